@@ -1,0 +1,183 @@
+"""Contract: worker <-> appliance, control plane. JSON messages over one long-lived WebSocket per worker and job.
+
+The sequence of one worker:  Join -> Offer -> Connect -> Connected -> (probes over RDMA) -> Ready -> ... -> Leave -> Left.
+The appliance may send Refused at any time before Ready, and Event or Ended at any time after Offer; after Refused,
+Ended and Left it closes the connection. Either end's WebSocket pings are the heartbeat.
+
+Client and appliance each ship this file; neither imports the other. Numbers of 64 bits travel as hexadecimal strings
+("0x..."), since a JSON number is only exact to 2^53. Unknown fields, unknown types and oversized messages are refused.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
+
+CONTROL_VERSION = 1
+MAX_MESSAGE_BYTES = 65536
+DEFAULT_PORT = 4790
+
+
+def _check_u64(text: str) -> str:
+    if not text.startswith("0x") or len(text) > 18:
+        raise ValueError(f"{text!r} is not a 64-bit hexadecimal number such as '0x1f'")
+    int(text, 16)
+    return text
+
+
+U24 = Annotated[int, Field(ge=0, lt=1 << 24)]
+U32 = Annotated[int, Field(ge=0, lt=1 << 32)]
+U64 = Annotated[str, AfterValidator(_check_u64)]
+Op = Literal["sum_i32", "sum_f32", "max_f32"]
+PoolClass = Literal["data", "small"]
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Join(_Message):
+    """First message of a worker: who it is and what it is going to do."""
+
+    type: Literal["join"] = "join"
+    control_version: int
+    wire_version: int
+    """PSC_WIRE_VERSION of the client's header."""
+    job: Annotated[str, Field(min_length=1, max_length=90, pattern=r"^[A-Za-z0-9._:/@-]+$")]
+    """Name of the training job; under torchrun TORCHELASTIC_RUN_ID."""
+    restart_count: U32
+    """TORCHELASTIC_RESTART_COUNT, else 0. A higher one ends the job's older life at once."""
+    rank: Annotated[int, Field(ge=0, lt=64)]
+    world_size: Annotated[int, Field(ge=1, le=64)]
+    ops: Annotated[list[Op], Field(min_length=1, max_length=15)]
+    """Op window k (from 1) of remote addresses is ops[k-1]; all ranks send the same list."""
+    plan: Annotated[str, Field(max_length=128)]
+    """Fingerprint of whatever must be alike on all ranks (model, codec); compared as text, '' is a value too."""
+    mtu: Literal[256, 512, 1024, 2048, 4096]
+    """Largest path MTU of this worker's port, bytes. The job uses the minimum over ranks and appliance."""
+    address: Annotated[str, Field(max_length=45)]
+    """IP address of this worker's RoCE v2 GID."""
+    host: Annotated[str, Field(max_length=255)] = ""
+    """For messages that people read."""
+    chunk_bytes: Annotated[int, Field(gt=0)] | None = None
+    """Wished slot size of the data pool; None: the appliance's choice."""
+    window: Annotated[int, Field(gt=0)] | None = None
+
+
+class PoolOffer(_Message):
+    """One pool of the job and this worker's QP in it, as the appliance has built them."""
+
+    pool: Annotated[int, Field(ge=0, lt=8)]
+    pool_class: PoolClass
+    lane: Annotated[int, Field(ge=0)]
+    window: Annotated[int, Field(gt=0)]
+    chunk_bytes: Annotated[int, Field(gt=0)]
+    qpn: U24
+    start_psn: U24
+    """Of the appliance's requests."""
+    rkey: U32
+    va_base: U64
+
+
+class Offer(_Message):
+    """Answer to Join, once all ranks have joined."""
+
+    type: Literal["offer"] = "offer"
+    epoch: U32
+    address: str
+    """IP address of the appliance's data port."""
+    mtu: int
+    """Path MTU of the job, bytes."""
+    traffic_class: int
+    """For the worker's address handle: DSCP << 2 | ECT(0)."""
+    pools: Annotated[list[PoolOffer], Field(min_length=1, max_length=8)]
+    straggler_timeout_s: float
+    deadline_s: float
+    """After a fault every reachable rank has an error within this time."""
+
+
+class PoolConnect(_Message):
+    """The worker's end of one QP. Its QP is in RTR when it sends this, its W+1 receives are posted."""
+
+    pool: Annotated[int, Field(ge=0, lt=8)]
+    qpn: U24
+    start_psn: U24
+    """Of the worker's requests."""
+    result_rkey: U32
+    result_va: U64
+    """Of result slot 0; slots are chunk_bytes apart, `window` of them."""
+    result_bytes: Annotated[int, Field(gt=0)]
+
+
+class Connect(_Message):
+    """The worker's ends of all its QPs."""
+
+    type: Literal["connect"] = "connect"
+    pools: Annotated[list[PoolConnect], Field(min_length=1, max_length=8)]
+
+
+class Connected(_Message):
+    """The appliance's QPs to this worker are in RTS: post the probe."""
+
+    type: Literal["connected"] = "connected"
+
+
+class Ready(_Message):
+    """Every rank's probes have passed in both directions: rounds may begin."""
+
+    type: Literal["ready"] = "ready"
+    epoch: U32
+
+
+class Leave(_Message):
+    """The worker has drained everything it wanted and posts nothing more."""
+
+    type: Literal["leave"] = "leave"
+    received: Annotated[list[U32], Field(max_length=8)]
+    """Per pool: number of rounds whose result this worker has."""
+
+
+class Left(_Message):
+    """Every rank has every complete result; the QPs may be destroyed."""
+
+    type: Literal["left"] = "left"
+
+
+class Refused(_Message):
+    """The join is refused; the sentence names the values that disagree and the way out."""
+
+    type: Literal["refused"] = "refused"
+    reason: Literal[
+        "version", "world_size", "ops", "plan", "mtu", "rank", "budget", "address", "replaced", "timeout", "stopping"
+    ]
+    message: str
+
+
+class Event(_Message):
+    """Something worth telling that is not an error: who is waited for."""
+
+    type: Literal["event"] = "event"
+    kind: Literal["waiting", "rank_joined", "rank_left"]
+    ranks: list[int]
+    message: str
+
+
+class Ended(_Message):
+    """The epoch is over by a fault: nothing of an incomplete round will arrive."""
+
+    type: Literal["ended"] = "ended"
+    fault: str
+    """Name of an enum psc_fault without its prefix, in lower case."""
+    message: str
+    rank: int | None = None
+    complete: list[int] = []
+    """Per pool: rounds that were complete."""
+
+
+FromWorker = Annotated[Join | Connect | Leave, Field(discriminator="type")]
+FromAppliance = Annotated[
+    Offer | Connected | Ready | Left | Refused | Event | Ended, Field(discriminator="type")
+]
+from_worker: TypeAdapter[Join | Connect | Leave] = TypeAdapter(FromWorker)
+from_appliance: TypeAdapter[Offer | Connected | Ready | Left | Refused | Event | Ended] = TypeAdapter(FromAppliance)

@@ -1,0 +1,1 @@
+../../../../appliance/src/pascaline_appliance/contract/control.py

@@ -1,0 +1,1 @@
+../../../../dpdk_c/contract/psc_wire.def.h

@@ -1,0 +1,152 @@
+/* core/: the story "packet in -> result out" of one lane. Frames and a time go in; frames to send and events come out.
+ * One lane is one core's: nothing here is shared, so there is no lock and no atomic. Time is a parameter (ns, monotonic).
+ * Callers: io/ (the polling loop), the protocol tests and, later, the simulator. No DPDK, no allocation after
+ * psc_lane_new and psc_job_new. */
+#ifndef PSC_LANE_H
+#define PSC_LANE_H
+
+#include "psc_roce.h"
+#include "psc_stats.h"
+#include "psc_wire.h"
+
+struct psc_lane;
+struct psc_job; /* defined in agg/; opaque outside agg/ and core/ */
+
+/* Memory for pools: io/ gives DMA-able memory of the lane's socket, tests give calloc. Zeroed, 64-byte aligned. */
+struct psc_memory {
+    void *(*alloc)(void *context, size_t bytes);
+    void (*release)(void *context, void *memory);
+    void *context;
+};
+
+struct psc_lane_config {
+    struct psc_local local;
+    struct psc_ip gateway;   /* next hop for peers outside the prefix; all zero: none */
+    uint8_t prefix_bits;     /* of our address, 0..32 (IPv4) or 0..128 */
+    uint8_t dscp;
+    uint8_t lane;            /* its number: low bits of its QPNs */
+    uint8_t port;            /* index of the port that its frames leave by */
+    uint16_t max_unacked_packets;  /* 128 */
+    uint64_t retransmit_ns;        /* 4.096 us * 2^n */
+    uint8_t retries;               /* 6 */
+    uint64_t progress_ns;          /* a fault after this long without progress: 2 s */
+    uint64_t waiting_event_ns;     /* a WAITING event after this long: 2 s */
+};
+
+/* ---- Burst in, burst out. ---- */
+
+struct psc_frame {
+    const uint8_t *data; /* one whole Ethernet frame, contiguous; borrowed for the call */
+    uint32_t bytes;
+};
+
+/* One reference to a slot's payload from outside the lane. A slot is not written again while count > 0. */
+struct psc_hold {
+    uint32_t count;
+};
+
+/* One frame to send: header, then payload_bytes borrowed from a slot (or from the lane's few answer buffers: ARP, ICMP;
+ * header_bytes is then 0), then trailer. An emit with a hold is already counted in hold->count; whoever took it
+ * decrements the count, on the lane's own core, once the payload is out. */
+struct psc_emit {
+    uint8_t header[PSC_HEADER_MAX];
+    uint32_t header_bytes;
+    const uint8_t *payload;
+    uint32_t payload_bytes;
+    uint8_t trailer[4]; /* ICRC */
+    uint32_t trailer_bytes;
+    struct psc_hold *hold; /* NULL: nothing borrowed */
+};
+
+/* The lane's memory is allocated through `memory` and never grows. `stats` is this lane's block. */
+struct psc_lane *psc_lane_new(const struct psc_lane_config *config, const struct psc_memory *memory,
+                              struct psc_lane_stats *stats);
+void psc_lane_free(struct psc_lane *lane);
+
+/* One turn: executes `n` received frames, publishes what became complete, runs due timers, and fills at most `max`
+ * emits. Returns how many. Whatever it returns MUST be sent or counted as lost by the caller: a retransmission mends it. */
+uint32_t psc_lane_poll(struct psc_lane *lane, const struct psc_frame *frames, uint32_t n, uint64_t now_ns,
+                       struct psc_emit *emits, uint32_t max);
+
+/* ---- Commands from the control core, carried by io/'s ring. ---- */
+
+struct psc_pool_spec {
+    uint32_t pool_class;  /* enum psc_pool_class */
+    uint32_t window;      /* W */
+    uint32_t chunk_bytes; /* slot size, multiple of the MTU */
+};
+
+struct psc_job_spec {
+    uint32_t world_size;
+    uint32_t mtu; /* path MTU in bytes, 256..4096 */
+    uint32_t epoch;
+    uint32_t ops[PSC_MAX_OPS]; /* enum psc_op of op window k+1 */
+    uint32_t op_count;
+    struct psc_pool_spec pools[PSC_MAX_POOLS];
+    uint32_t pool_count;
+    struct psc_job_stats *stats; /* its row, or NULL */
+    uint64_t tag;                /* the control core's own; comes back in events */
+};
+
+/* One end of one QP: rank `rank` of pool `pool`. */
+struct psc_qp_spec {
+    uint32_t pool, rank;
+    uint32_t qpn;         /* ours: low bits are the lane, next PSC_QP_INDEX_BITS its index in the lane's table */
+    uint32_t start_psn;   /* of our requests */
+    uint32_t rkey;        /* that the worker must present */
+    uint64_t va_base;     /* that its addresses start from */
+    uint16_t udp_port;    /* our source port */
+    struct psc_ip peer;
+    uint32_t peer_qpn;
+    uint32_t peer_start_psn; /* of the worker's requests: our first expected PSN */
+    uint32_t result_rkey;
+    uint64_t result_va;   /* of result slot 0; slots are chunk_bytes apart */
+};
+#define PSC_LANE_BITS     4
+#define PSC_QP_INDEX_BITS 10
+
+/* Built by the control core (allocates), handed to the lane by PSC_CMD_ATTACH, given back by PSC_EVENT_DETACHED, then
+ * freed by the control core. NULL: no memory. */
+struct psc_job *psc_job_new(const struct psc_job_spec *spec, const struct psc_memory *memory);
+void psc_job_free(struct psc_job *job);
+
+enum psc_command_kind {
+    PSC_CMD_ATTACH = 1, /* job */
+    PSC_CMD_CONNECT,    /* job, qp: resolves the peer's MAC, then RTS; answered by CONNECTED or FAULT */
+    PSC_CMD_LEAVE,      /* job, rank, received[]: answered by LEFT when every rank has every complete result */
+    PSC_CMD_DETACH,     /* job: stop at once; answered by DETACHED when no mbuf points into its slots any more */
+};
+struct psc_command {
+    enum psc_command_kind kind;
+    struct psc_job *job;
+    struct psc_qp_spec qp;
+    uint32_t rank;
+    uint32_t received[PSC_MAX_POOLS]; /* LEAVE: number of rounds whose result the rank has, per pool */
+};
+/* False: the command is impossible (QPN taken, index out of range); nothing was changed. */
+bool psc_lane_apply(struct psc_lane *lane, const struct psc_command *command, uint64_t now_ns);
+
+/* ---- Events to the control core. ---- */
+
+enum psc_event_kind {
+    PSC_EVENT_CONNECTED = 1, /* pool, rank: our QP is in RTS */
+    PSC_EVENT_PROBED,        /* pool, rank: its probe came and it has acknowledged ours */
+    PSC_EVENT_WAITING,       /* pool, round, ranks (bit per rank that has not contributed) */
+    PSC_EVENT_FAULT,         /* pool, rank, fault, round, expected, got: the job's QPs are in ERR, nothing is sent any more */
+    PSC_EVENT_LEFT,          /* rank */
+    PSC_EVENT_DETACHED,      /* the job may be freed */
+};
+struct psc_event {
+    enum psc_event_kind kind;
+    uint64_t tag; /* of the job */
+    struct psc_job *job;
+    uint32_t pool, rank, round;
+    uint64_t ranks;
+    uint32_t fault;         /* enum psc_fault */
+    uint64_t expected, got; /* the two values that a mismatch names */
+    uint32_t complete[PSC_MAX_POOLS]; /* rounds complete in each pool when the event was made */
+};
+/* Oldest event; false: none. The queue is bounded; one FAULT and one DETACHED per job always fit. */
+bool psc_lane_next_event(struct psc_lane *lane, struct psc_event *event);
+
+#endif

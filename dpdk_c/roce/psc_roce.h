@@ -1,0 +1,184 @@
+/* roce/: bytes <-> parsed packet. Frames in, structs out, and the way back; opcode rows and the ICRC.
+ * No state, no clock, no DPDK: every function here is pure and may be called from anywhere.
+ * Steps of the story: "parsed" and "one header per worker". */
+#ifndef PSC_ROCE_H
+#define PSC_ROCE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "psc_stats.h"
+
+/* Big-endian integers are structs of their own, so a missing swap does not compile. */
+struct psc_be16 {
+    uint8_t b[2];
+};
+struct psc_be24 {
+    uint8_t b[3];
+};
+struct psc_be32 {
+    uint8_t b[4];
+};
+struct psc_be64 {
+    uint8_t b[8];
+};
+
+/* An IP address; IPv4 is held as ::ffff:a.b.c.d, so that IPv6 needs no second type. */
+struct psc_ip {
+    uint8_t b[16];
+};
+struct psc_mac {
+    uint8_t b[6];
+};
+
+#define PSC_ROCE_UDP_PORT 4791
+#define PSC_QPN_MASK      0xffffffu
+#define PSC_PSN_MASK      0xffffffu
+
+enum psc_opcode { /* RC rows only; BTH byte 0 */
+    PSC_RC_WRITE_FIRST = 0x06,
+    PSC_RC_WRITE_MIDDLE = 0x07,
+    PSC_RC_WRITE_LAST = 0x08,
+    PSC_RC_WRITE_LAST_IMM = 0x09,
+    PSC_RC_WRITE_ONLY = 0x0a,
+    PSC_RC_WRITE_ONLY_IMM = 0x0b,
+    PSC_RC_ACK = 0x11,
+    PSC_CNP = 0x81,
+};
+
+/* What an opcode is, one row per opcode. A row exists for every opcode that IBTA defines for RC (SEND, READ, ATOMIC
+ * too: the responder must answer them with NAK 61, so the parser must know their header lengths). */
+enum psc_opcode_flag {
+    PSC_OPF_REQUEST = 1 << 0,
+    PSC_OPF_RESPONSE = 1 << 1,
+    PSC_OPF_WRITE = 1 << 2,
+    PSC_OPF_FIRST = 1 << 3,  /* begins a message: FIRST, ONLY */
+    PSC_OPF_LAST = 1 << 4,   /* ends a message: LAST, ONLY */
+    PSC_OPF_RETH = 1 << 5,
+    PSC_OPF_IMM = 1 << 6,
+    PSC_OPF_AETH = 1 << 7,
+    PSC_OPF_PAYLOAD = 1 << 8, /* may carry payload */
+    PSC_OPF_CNP = 1 << 9,
+};
+struct psc_opcode_row {
+    uint16_t flags;       /* enum psc_opcode_flag; 0: no such opcode */
+    uint8_t header_bytes; /* from BTH to payload */
+};
+extern const struct psc_opcode_row psc_opcode_rows[256];
+
+/* AETH syndromes that we send or understand. */
+enum psc_syndrome {
+    PSC_SYNDROME_ACK = 0x1f, /* no credits advertised */
+    PSC_SYNDROME_NAK_SEQUENCE = 0x60,
+    PSC_SYNDROME_NAK_INVALID = 0x61,
+    PSC_SYNDROME_NAK_ACCESS = 0x62,
+    PSC_SYNDROME_NAK_OPERATION = 0x63,
+};
+
+/* The lane's own addresses; filled once by the control core. */
+struct psc_local {
+    struct psc_mac mac;
+    struct psc_ip ip;
+    uint16_t vlan; /* 0: untagged or VID 0 only */
+};
+
+/* A parsed frame. Pointers point into the frame. Host byte order. Only the fields that `row->flags` names are set. */
+struct psc_packet {
+    const struct psc_opcode_row *row;
+    struct psc_mac src_mac;
+    struct psc_ip src, dst;
+    uint16_t p_key;
+    uint8_t opcode;
+    bool ack_req;
+    bool congestion_experienced; /* ECN CE in the IP header */
+    uint32_t dest_qpn;
+    uint32_t psn;
+    uint64_t va;       /* RETH */
+    uint32_t rkey;     /* RETH */
+    uint32_t dma_len;  /* RETH */
+    uint32_t imm;      /* as a number: the first byte on the wire is the most significant */
+    uint8_t syndrome;  /* AETH */
+    uint32_t msn;      /* AETH */
+    const uint8_t *payload;
+    uint32_t payload_bytes; /* without pad */
+    const uint8_t *ip_header; /* where the ICRC begins */
+    uint32_t icrc_bytes;      /* from the IP header to the last pad byte; the ICRC's four bytes follow */
+};
+
+enum psc_frame_kind { PSC_FRAME_ROCE = 0, PSC_FRAME_ARP = 1, PSC_FRAME_ICMP = 2, PSC_FRAME_DROP = 3 };
+
+/* Parse one contiguous Ethernet frame: steps 1 to 5 of the receive order, P_Key and header fields included; QP,
+ * peer and ICRC are the caller's. Returns ROCE (packet filled), ARP or ICMP (for psc_host_answer), or DROP with
+ * *why. Never reads past `bytes`; lengths come from IP and UDP, never from the frame. */
+enum psc_frame_kind psc_parse(const uint8_t *frame, uint32_t bytes, const struct psc_local *local,
+                              struct psc_packet *packet, enum psc_drop *why);
+
+/* ---- ICRC: reflected CRC-32 over 8 bytes of FF and the masked copy of IP header .. last pad byte. ---- */
+
+/* CRC register (no final inversion) over `bytes`, continued from `seed`. */
+uint32_t psc_crc32(uint32_t seed, const void *data, size_t bytes);
+#define PSC_ICRC_SEED 0xdebb20e3u /* the register after the 8 bytes of FF */
+
+/* Register after `a` (a register over some headers) and then `bytes` of data whose CRC register, seeded with 0, is
+ * `b`: the payload's CRC is computed once and combined with each worker's header CRC. The operator for one length
+ * is a 32x32 bit matrix; build it once per length with psc_crc32_shift_init. */
+struct psc_crc32_shift {
+    uint32_t table[4][256]; /* one look-up per byte of the register */
+};
+void psc_crc32_shift_init(struct psc_crc32_shift *shift, size_t bytes);
+uint32_t psc_crc32_combine(const struct psc_crc32_shift *shift, uint32_t a, uint32_t b);
+
+/* ICRC of a frame from its IP header on, as the number whose bytes go to the wire least significant first. */
+uint32_t psc_icrc(const uint8_t *ip_header, uint32_t bytes);
+bool psc_icrc_ok(const struct psc_packet *packet);
+
+/* ---- Building. ---- */
+
+#define PSC_HEADER_MAX 128 /* Ethernet 14 + 802.1Q 4 + IPv6 40 + UDP 8 + BTH 12 + RETH 16 + ImmDt 4, rounded up */
+
+/* Everything about one QP's frames that does not change from packet to packet. */
+struct psc_flow {
+    struct psc_mac src_mac, dst_mac;
+    struct psc_ip src, dst;
+    uint16_t vlan;     /* 0: no tag */
+    uint16_t udp_port; /* source port, 0xC000..0xFFFF */
+    uint8_t dscp;      /* sent with ECT(0) */
+    uint32_t dest_qpn;
+};
+
+/* What changes. Fields that the opcode's row does not carry are ignored. */
+struct psc_header {
+    uint8_t opcode;
+    bool ack_req;
+    uint32_t psn;
+    uint64_t va;
+    uint32_t rkey;
+    uint32_t dma_len;
+    uint32_t imm;
+    uint8_t syndrome;
+    uint32_t msn;
+};
+
+/* Write all headers of a packet with `payload_bytes` of payload to out[PSC_HEADER_MAX]; returns their length.
+ * *crc is the register over the masked headers: finish it with psc_icrc_finish after the payload's CRC. */
+uint32_t psc_build(const struct psc_flow *flow, const struct psc_header *header, uint32_t payload_bytes,
+                   uint8_t *out, uint32_t *crc);
+/* The four wire bytes of the ICRC for a register that has seen headers, payload and pad. */
+void psc_icrc_finish(uint32_t crc, uint8_t out[4]);
+
+/* ---- What a host answers besides RoCE. ---- */
+
+/* Answer an ARP request for, or an ICMP echo request to, our address. Returns the reply's length, 0: no answer due.
+ * out holds at least `bytes` bytes, at least 64. */
+uint32_t psc_host_answer(const uint8_t *frame, uint32_t bytes, const struct psc_local *local, uint8_t *out);
+/* An ARP request for `target`. Returns its length (padded to 60). */
+uint32_t psc_arp_request(const struct psc_local *local, const struct psc_ip *target, uint8_t *out);
+/* Sender of an ARP request or reply, to learn from. False if the frame is not a sound ARP packet for us. */
+bool psc_arp_sender(const uint8_t *frame, uint32_t bytes, const struct psc_local *local, struct psc_ip *ip,
+                    struct psc_mac *mac);
+
+bool psc_ip_is_v4(const struct psc_ip *ip);
+bool psc_ip_equal(const struct psc_ip *a, const struct psc_ip *b);
+
+#endif
