@@ -80,8 +80,8 @@ bool psc_pool_begin(struct psc_pool *pool, uint32_t rank, enum psc_op op, uint32
  * in order. */
 void psc_pool_add(struct psc_pool *pool, uint32_t rank, uint32_t offset_bytes, const void *payload,
                   uint32_t payload_bytes);
-/* Rule 4: the immediate is that of the contributions that are already whole. */
-bool psc_pool_immediate_ok(const struct psc_pool *pool, uint32_t rank, uint32_t imm,
+/* Rule 4: the immediate is that of the contributions to this round that are already whole. */
+bool psc_pool_immediate_ok(const struct psc_pool *pool, uint32_t round, uint32_t imm,
                            struct psc_refusal *refusal);
 /* The rank's contribution is whole. True: so is the round. */
 bool psc_pool_finish(struct psc_pool *pool, uint32_t rank, uint32_t imm);
