@@ -1,6 +1,6 @@
 """Contract: worker <-> appliance, control plane. JSON messages over one long-lived WebSocket per worker and job.
 
-The sequence of one worker:  Join -> Offer -> Connect -> Connected -> (probes over RDMA) -> Ready -> ... -> Leave -> Left.
+The sequence of one worker: Join -> Offer -> Connect -> Connected -> (probes over RDMA) -> Ready -> ... -> Leave -> Left.
 The appliance may send Refused at any time before Ready, and Event or Ended at any time after Offer; after Refused,
 Ended and Left it closes the connection. Either end's WebSocket pings are the heartbeat.
 
