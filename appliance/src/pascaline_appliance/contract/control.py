@@ -1,6 +1,6 @@
 """Contract: worker <-> appliance, control plane. JSON messages over one long-lived WebSocket per worker and job.
 
-The sequence of one worker: Join -> Offer -> Connect -> Connected -> (probes over RDMA) -> Ready -> ... -> Leave -> Left.
+A worker's sequence: Join -> Offer -> Connect -> Connected -> (probes over RDMA) -> Ready -> ... -> Leave -> Left.
 The appliance may send Refused at any time before Ready, and Event or Ended at any time after Offer; after Refused,
 Ended and Left it closes the connection. Either end's WebSocket pings are the heartbeat.
 
@@ -149,7 +149,17 @@ class Refused(_Message):
 
     type: Literal["refused"] = "refused"
     reason: Literal[
-        "version", "world_size", "ops", "plan", "mtu", "rank", "budget", "address", "replaced", "timeout", "stopping"
+        "version",
+        "world_size",
+        "ops",
+        "plan",
+        "mtu",
+        "rank",
+        "budget",
+        "address",
+        "replaced",
+        "timeout",
+        "stopping",
     ]
     message: str
 
@@ -180,4 +190,6 @@ FromAppliance = Annotated[
     Offer | Connected | Ready | Left | Refused | Event | Ended, Field(discriminator="type")
 ]
 from_worker: TypeAdapter[Join | Connect | Leave] = TypeAdapter(FromWorker)
-from_appliance: TypeAdapter[Offer | Connected | Ready | Left | Refused | Event | Ended] = TypeAdapter(FromAppliance)
+from_appliance: TypeAdapter[Offer | Connected | Ready | Left | Refused | Event | Ended] = TypeAdapter(
+    FromAppliance
+)
