@@ -39,11 +39,11 @@ _JOB_BYTES: int = _ffi.sizeof("struct psc_job_stats")
 
 def _drop_reasons() -> dict[int, str]:
     """Number of each drop reason in the contract and its label: the enum's name without prefix, in lower case."""
-    members: dict[str, int] = _ffi.typeof("enum psc_drop").relements
+    members: dict[int, str] = _ffi.typeof("enum psc_drop").elements
     skipped = {"PSC_DROP_NONE", "PSC_DROP_COUNT"}
     return {
         number: name.removeprefix("PSC_DROP_").lower()
-        for name, number in members.items()
+        for number, name in sorted(members.items())
         if name not in skipped
     }
 
