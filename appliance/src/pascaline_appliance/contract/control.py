@@ -12,23 +12,15 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 CONTROL_VERSION = 1
 MAX_MESSAGE_BYTES = 65536
 DEFAULT_PORT = 4790
 
-
-def _check_u64(text: str) -> str:
-    if not text.startswith("0x") or len(text) > 18:
-        raise ValueError(f"{text!r} is not a 64-bit hexadecimal number such as '0x1f'")
-    int(text, 16)
-    return text
-
-
 U24 = Annotated[int, Field(ge=0, lt=1 << 24)]
 U32 = Annotated[int, Field(ge=0, lt=1 << 32)]
-U64 = Annotated[str, AfterValidator(_check_u64)]
+U64 = Annotated[str, Field(pattern=r"^0x[0-9a-fA-F]{1,16}$")]
 Op = Literal["sum_i32", "sum_f32", "max_f32"]
 PoolClass = Literal["data", "small"]
 
