@@ -60,6 +60,8 @@ struct psc_pool {
 size_t psc_pool_memory_bytes(const struct psc_pool_shape *shape);
 void psc_pool_init(struct psc_pool *pool, const struct psc_pool_shape *shape, void *memory);
 
+/* An op that writes to a slot. */
+bool psc_pool_op_exists(uint32_t op);
 uint32_t psc_pool_slot_index(const struct psc_pool *pool, uint32_t round);
 /* The slot that holds this round, or NULL if nobody has begun it. */
 struct psc_slot *psc_pool_find(const struct psc_pool *pool, uint32_t round);

@@ -5,9 +5,12 @@
 /* More than an RX ring holds: after a pause so many frames may have waited, with the ACKs among them. */
 #define CATCH_UP_FRAMES 16384u
 
-void psc_note_pause(struct psc_lane *lane)
+void psc_start_turn(struct psc_lane *lane, uint64_t now_ns)
 {
-    lane->catching_up_frames = CATCH_UP_FRAMES;
+    if (now_ns - lane->turn_ns >
+        lane->config.retransmit_ns) /* the lane was not run: every timer looks expired */
+        lane->catching_up_frames = CATCH_UP_FRAMES;
+    lane->turn_ns = lane->now_ns = now_ns;
 }
 
 static void judge_requester(struct psc_lane *lane, struct psc_qp *qp)

@@ -2,8 +2,6 @@
  * done. */
 #include "psc_job.h"
 
-#include <string.h>
-
 static bool power_of_two(uint32_t x)
 {
     return x != 0 && (x & (x - 1)) == 0;
@@ -22,7 +20,7 @@ static bool spec_ok(const struct psc_job_spec *spec)
         !power_of_two(spec->mtu) || spec->mtu < 256 || spec->mtu > 4096)
         return false;
     for (uint32_t i = 0; i < spec->op_count; i++)
-        if (spec->ops[i] >= PSC_OP_COUNT || !psc_op_rows()[spec->ops[i]].combine)
+        if (!psc_pool_op_exists(spec->ops[i]))
             return false;
     for (uint32_t i = 0; i < spec->pool_count; i++)
         if (!pool_spec_ok(&spec->pools[i], spec->mtu))

@@ -1,8 +1,6 @@
 /* core/: the first story, "packet in -> result out", in psc_lane_poll; and the lane's own memory. */
 #include "psc_lane_state.h"
 
-#include <string.h>
-
 /* burst received -> parsed -> QP found -> responder step -> slot added -> slot full -> result built once,
  * one header per worker -> burst sent. */
 uint32_t psc_lane_poll(struct psc_lane *lane, const struct psc_frame *frames, uint32_t n, uint64_t now_ns,

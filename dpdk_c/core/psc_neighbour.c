@@ -133,7 +133,9 @@ static void ask(struct psc_lane *lane, struct psc_neighbour *neighbour, struct p
 
     if (!answer || psc_outbox_full(out))
         return; /* the next sweep */
-    psc_answer_emit(lane, answer, psc_arp_request(&lane->config.local, &neighbour->ip, answer->data), out);
+    uint32_t bytes = psc_arp_request(&lane->config.local, &neighbour->ip, answer->data);
+    if (bytes > 0) /* 0: not IPv4, which ARP cannot ask for */
+        psc_answer_emit(lane, answer, bytes, out);
     neighbour->asked++;
     neighbour->asked_ns = lane->now_ns;
 }

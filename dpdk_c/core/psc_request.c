@@ -2,21 +2,25 @@
  * Joins the responder of qp/ with the pool of agg/. Steps of the story: "responder step", "slot added". */
 #include "psc_lane_state.h"
 
-/* Where the message of a packet points. Taken from the address of a FIRST or ONLY; of later packets it is
- * known. */
+/* Where the message of a packet points: read from the address of a FIRST or ONLY, known of later packets. */
 struct target {
     uint32_t window; /* op window; 0: the probe */
     uint32_t round;
-    enum psc_op op; /* PSC_OP_PROBE too for a window that does not exist */
+    enum psc_op op; /* PSC_OP_PROBE also for a window that does not exist */
 };
+
+/* The rank's round in progress, else its next. */
+static uint32_t current_round(const struct psc_qp *qp)
+{
+    return qp->pool->pool.ledger[qp->spec.rank].begun_rounds - qp->responder.in_message;
+}
 
 static struct target target_of(const struct psc_qp *qp, const struct psc_packet *packet)
 {
     const struct psc_job_spec *job = &qp->job->spec;
-    const struct psc_ledger_row *row = &qp->pool->pool.ledger[qp->spec.rank];
 
-    if (qp->responder.in_message)
-        return (struct target){.window = UINT32_MAX, .round = row->begun_rounds - 1};
+    if (qp->responder.in_message || !(packet->row->flags & PSC_OPF_RETH))
+        return (struct target){.window = UINT32_MAX, .round = current_round(qp)};
     uint64_t offset = packet->va - qp->responder.region.va_base;
     struct target target = {.window = psc_va_window(offset), .round = psc_va_round(offset)};
     if (target.window >= 1 && target.window <= job->op_count)
@@ -42,10 +46,9 @@ static bool round_ok(const struct psc_qp *qp, const struct psc_packet *packet, c
 
     if (qp->responder.in_message)
         return true;
-    if (target->op ==
-        PSC_OP_PROBE) /* a probe has no round; a window that does not exist is refused by access */
+    if (target->op == PSC_OP_PROBE) /* has no round; a window that does not exist is left to access_ok */
         return pool->ledger[rank].begun_rounds == 0 || target->window != 0 ||
-               psc_refuse(refusal, PSC_FAULT_ROUND_MISMATCH, pool->ledger[rank].begun_rounds, target->round);
+               psc_refuse(refusal, PSC_FAULT_ROUND_MISMATCH, pool->ledger[rank].begun_rounds, 0);
     if (!psc_pool_round_ok(pool, rank, target->round, target->op, packet->dma_len, refusal))
         return false;
     if (!has_result(qp, target->round - pool->shape.window))
@@ -197,7 +200,7 @@ static enum psc_drop respond(struct psc_lane *lane, struct psc_qp *qp, const str
     if (request_ok(qp, packet, &target, &refusal))
         return execute(lane, qp, packet, &target);
     psc_responder_refused(&qp->responder, refusal.fault);
-    psc_fault_job(lane, qp, target.round, &refusal);
+    psc_fault_job(lane, qp, current_round(qp), &refusal);
     return PSC_DROP_REFUSED;
 }
 
