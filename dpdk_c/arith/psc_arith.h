@@ -1,5 +1,5 @@
-/* arith/: the ops over arrays of 4-byte elements. Scalar reference and vector kernels chosen once at run time.
- * Knows neither slots nor packets. Step of the story: "slot added". */
+/* arith/: the ops over arrays of 4-byte elements. Scalar reference and vector kernels chosen once at run
+ * time. Knows neither slots nor packets. Step of the story: "slot added". */
 #ifndef PSC_ARITH_H
 #define PSC_ARITH_H
 

@@ -74,7 +74,9 @@ struct psc_lane_stats {
     uint64_t mbufs_in_use;          /* gauge */
     uint64_t tx_stalls;             /* turns in which the port took less than offered */
     uint64_t drops[32];             /* by enum psc_drop */
-    uint64_t reserved[16];
+    uint64_t cnps_sent;             /* congestion notifications: a request arrived with a CE mark */
+    uint64_t cnps_received;         /* counted; they do not slow a QP down yet */
+    uint64_t reserved[14];
 };
 
 /* 256 bytes. `generation` is odd while the control core changes the row's identity: read it, the row, and it again.

@@ -10,7 +10,7 @@
 #include "psc_wire.h"
 
 struct psc_lane;
-struct psc_job; /* defined in agg/; opaque outside agg/ and core/ */
+struct psc_job; /* joins the pools of agg/ with the QPs of qp/; opaque outside core/ */
 
 /* Memory for pools: io/ gives DMA-able memory of the lane's socket, tests give calloc. Zeroed, 64-byte aligned. */
 struct psc_memory {
@@ -31,6 +31,7 @@ struct psc_lane_config {
     uint8_t retries;               /* 6 */
     uint64_t progress_ns;          /* a fault after this long without progress: 2 s */
     uint64_t waiting_event_ns;     /* a WAITING event after this long: 2 s */
+    uint64_t realtime_offset_ns;   /* CLOCK_REALTIME minus the clock of now_ns: only for times in the statistics */
 };
 
 /* ---- Burst in, burst out. ---- */
@@ -46,8 +47,8 @@ struct psc_hold {
 };
 
 /* One frame to send: header, then payload_bytes borrowed from a slot (or from the lane's few answer buffers: ARP, ICMP;
- * header_bytes is then 0), then trailer. An emit with a hold is already counted in hold->count; whoever took it
- * decrements the count, on the lane's own core, once the payload is out. */
+ * header_bytes is then 0), then trailer. Whatever is borrowed lies in psc_memory and has a hold. An emit with a hold is
+ * already counted in hold->count; whoever took it decrements the count, on the lane's own core, once the payload is out. */
 struct psc_emit {
     uint8_t header[PSC_HEADER_MAX];
     uint32_t header_bytes;
@@ -58,7 +59,8 @@ struct psc_emit {
     struct psc_hold *hold; /* NULL: nothing borrowed */
 };
 
-/* The lane's memory is allocated through `memory` and never grows. `stats` is this lane's block. */
+/* The lane's memory is allocated through `memory` and never grows. `stats` is this lane's block: the lane counts what
+ * it is given and what it emits; mbufs_in_use, tx_stalls and lost emits (PSC_DROP_NO_BUFFER) are its caller's. */
 struct psc_lane *psc_lane_new(const struct psc_lane_config *config, const struct psc_memory *memory,
                               struct psc_lane_stats *stats);
 void psc_lane_free(struct psc_lane *lane);
@@ -72,7 +74,7 @@ uint32_t psc_lane_poll(struct psc_lane *lane, const struct psc_frame *frames, ui
 
 struct psc_pool_spec {
     uint32_t pool_class;  /* enum psc_pool_class */
-    uint32_t window;      /* W */
+    uint32_t window;      /* W, a power of two: slot = round mod 2W then survives the wrap of the 32-bit round */
     uint32_t chunk_bytes; /* slot size, multiple of the MTU */
 };
 
@@ -106,7 +108,7 @@ struct psc_qp_spec {
 #define PSC_QP_INDEX_BITS 10
 
 /* Built by the control core (allocates), handed to the lane by PSC_CMD_ATTACH, given back by PSC_EVENT_DETACHED, then
- * freed by the control core. NULL: no memory. */
+ * freed by the control core. NULL: no memory, or a specification outside the limits that are written beside its fields. */
 struct psc_job *psc_job_new(const struct psc_job_spec *spec, const struct psc_memory *memory);
 void psc_job_free(struct psc_job *job);
 

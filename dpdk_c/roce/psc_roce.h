@@ -36,7 +36,8 @@ struct psc_mac {
 #define PSC_QPN_MASK      0xffffffu
 #define PSC_PSN_MASK      0xffffffu
 
-enum psc_opcode { /* RC rows only; BTH byte 0 */
+/* The opcodes that we execute or send; BTH byte 0. */
+enum psc_opcode {
     PSC_RC_WRITE_FIRST = 0x06,
     PSC_RC_WRITE_MIDDLE = 0x07,
     PSC_RC_WRITE_LAST = 0x08,
@@ -47,14 +48,14 @@ enum psc_opcode { /* RC rows only; BTH byte 0 */
     PSC_CNP = 0x81,
 };
 
-/* What an opcode is, one row per opcode. A row exists for every opcode that IBTA defines for RC (SEND, READ, ATOMIC
- * too: the responder must answer them with NAK 61, so the parser must know their header lengths). */
+/* What an opcode is, one row per opcode. A row exists for every opcode that IBTA defines for RC (SEND, READ,
+ * ATOMIC too: the responder must answer them with NAK 61, so the parser must know their header lengths). */
 enum psc_opcode_flag {
     PSC_OPF_REQUEST = 1 << 0,
     PSC_OPF_RESPONSE = 1 << 1,
     PSC_OPF_WRITE = 1 << 2,
-    PSC_OPF_FIRST = 1 << 3,  /* begins a message: FIRST, ONLY */
-    PSC_OPF_LAST = 1 << 4,   /* ends a message: LAST, ONLY */
+    PSC_OPF_FIRST = 1 << 3, /* begins a message: FIRST, ONLY */
+    PSC_OPF_LAST = 1 << 4,  /* ends a message: LAST, ONLY */
     PSC_OPF_RETH = 1 << 5,
     PSC_OPF_IMM = 1 << 6,
     PSC_OPF_AETH = 1 << 7,
@@ -83,7 +84,8 @@ struct psc_local {
     uint16_t vlan; /* 0: untagged or VID 0 only */
 };
 
-/* A parsed frame. Pointers point into the frame. Host byte order. Only the fields that `row->flags` names are set. */
+/* A parsed frame. Pointers point into the frame. Host byte order. Only the fields that `row->flags` names are
+ * set. */
 struct psc_packet {
     const struct psc_opcode_row *row;
     struct psc_mac src_mac;
@@ -94,23 +96,23 @@ struct psc_packet {
     bool congestion_experienced; /* ECN CE in the IP header */
     uint32_t dest_qpn;
     uint32_t psn;
-    uint64_t va;       /* RETH */
-    uint32_t rkey;     /* RETH */
-    uint32_t dma_len;  /* RETH */
-    uint32_t imm;      /* as a number: the first byte on the wire is the most significant */
-    uint8_t syndrome;  /* AETH */
-    uint32_t msn;      /* AETH */
+    uint64_t va;      /* RETH */
+    uint32_t rkey;    /* RETH */
+    uint32_t dma_len; /* RETH */
+    uint32_t imm;     /* as a number: the first byte on the wire is the most significant */
+    uint8_t syndrome; /* AETH */
+    uint32_t msn;     /* AETH */
     const uint8_t *payload;
-    uint32_t payload_bytes; /* without pad */
+    uint32_t payload_bytes;   /* without pad */
     const uint8_t *ip_header; /* where the ICRC begins */
     uint32_t icrc_bytes;      /* from the IP header to the last pad byte; the ICRC's four bytes follow */
 };
 
 enum psc_frame_kind { PSC_FRAME_ROCE = 0, PSC_FRAME_ARP = 1, PSC_FRAME_ICMP = 2, PSC_FRAME_DROP = 3 };
 
-/* Parse one contiguous Ethernet frame: steps 1 to 5 of the receive order, P_Key and header fields included; QP,
- * peer and ICRC are the caller's. Returns ROCE (packet filled), ARP or ICMP (for psc_host_answer), or DROP with
- * *why. Never reads past `bytes`; lengths come from IP and UDP, never from the frame. */
+/* Parse one contiguous Ethernet frame: steps 1 to 5 of the receive order, P_Key and header fields included;
+ * QP, peer and ICRC are the caller's. Returns ROCE (packet filled), ARP or ICMP (for psc_host_answer), or
+ * DROP with *why. Never reads past `bytes`; lengths come from IP and UDP, never from the frame. */
 enum psc_frame_kind psc_parse(const uint8_t *frame, uint32_t bytes, const struct psc_local *local,
                               struct psc_packet *packet, enum psc_drop *why);
 
@@ -120,9 +122,9 @@ enum psc_frame_kind psc_parse(const uint8_t *frame, uint32_t bytes, const struct
 uint32_t psc_crc32(uint32_t seed, const void *data, size_t bytes);
 #define PSC_ICRC_SEED 0xdebb20e3u /* the register after the 8 bytes of FF */
 
-/* Register after `a` (a register over some headers) and then `bytes` of data whose CRC register, seeded with 0, is
- * `b`: the payload's CRC is computed once and combined with each worker's header CRC. The operator for one length
- * is a 32x32 bit matrix; build it once per length with psc_crc32_shift_init. */
+/* Register after `a` (a register over some headers) and then `bytes` of data whose CRC register, seeded with
+ * 0, is `b`: the payload's CRC is computed once and combined with each worker's header CRC. The operator for
+ * one length is a 32x32 bit matrix; build it once per length with psc_crc32_shift_init. */
 struct psc_crc32_shift {
     uint32_t table[4][256]; /* one look-up per byte of the register */
 };
@@ -135,7 +137,8 @@ bool psc_icrc_ok(const struct psc_packet *packet);
 
 /* ---- Building. ---- */
 
-#define PSC_HEADER_MAX 128 /* Ethernet 14 + 802.1Q 4 + IPv6 40 + UDP 8 + BTH 12 + RETH 16 + ImmDt 4, rounded up */
+#define PSC_HEADER_MAX                                                                                       \
+    128 /* Ethernet 14 + 802.1Q 4 + IPv6 40 + UDP 8 + BTH 12 + RETH 16 + ImmDt 4, rounded up */
 
 /* Everything about one QP's frames that does not change from packet to packet. */
 struct psc_flow {
@@ -169,10 +172,10 @@ void psc_icrc_finish(uint32_t crc, uint8_t out[4]);
 
 /* ---- What a host answers besides RoCE. ---- */
 
-/* Answer an ARP request for, or an ICMP echo request to, our address. Returns the reply's length, 0: no answer due.
- * out holds at least `bytes` bytes, at least 64. */
+/* Answer an ARP request for, or an ICMP echo request to, our address. Returns the reply's length, 0: no
+ * answer due. out holds at least `bytes` bytes, at least 64. */
 uint32_t psc_host_answer(const uint8_t *frame, uint32_t bytes, const struct psc_local *local, uint8_t *out);
-/* An ARP request for `target`. Returns its length (padded to 60). */
+/* An ARP request for `target`. Returns its length (padded to 60); 0: the target is not IPv4. */
 uint32_t psc_arp_request(const struct psc_local *local, const struct psc_ip *target, uint8_t *out);
 /* Sender of an ARP request or reply, to learn from. False if the frame is not a sound ARP packet for us. */
 bool psc_arp_sender(const uint8_t *frame, uint32_t bytes, const struct psc_local *local, struct psc_ip *ip,

@@ -1,0 +1,193 @@
+/* agg/: slots and ledger. The checks say no before a byte is added; the rest cannot fail. */
+#include "psc_pool.h"
+
+#include <string.h>
+
+#define ALIGNMENT_BYTES 64u
+
+static size_t aligned(size_t bytes)
+{
+    return (bytes + ALIGNMENT_BYTES - 1) & ~(size_t)(ALIGNMENT_BYTES - 1);
+}
+
+static size_t packets_per_slot(const struct psc_pool_shape *shape)
+{
+    return shape->chunk_bytes / shape->packet_bytes;
+}
+
+size_t psc_pool_memory_bytes(const struct psc_pool_shape *shape)
+{
+    size_t slots = 2 * (size_t)shape->window;
+
+    return aligned(slots * sizeof(struct psc_slot)) +
+           slots * (aligned(shape->chunk_bytes) + aligned(packets_per_slot(shape)));
+}
+
+void psc_pool_init(struct psc_pool *pool, const struct psc_pool_shape *shape, void *memory)
+{
+    uint32_t slots = 2 * shape->window;
+    uint8_t *free_memory = (uint8_t *)memory + aligned(slots * sizeof(struct psc_slot));
+
+    *pool = (struct psc_pool){.shape = *shape, .slots = memory};
+    for (uint32_t i = 0; i < slots; i++) {
+        pool->slots[i].accumulator = free_memory;
+        free_memory += aligned(shape->chunk_bytes);
+        pool->slots[i].arrived = free_memory;
+        free_memory += aligned(packets_per_slot(shape));
+    }
+}
+
+uint32_t psc_pool_slot_index(const struct psc_pool *pool, uint32_t round)
+{
+    return round & (2 * pool->shape.window - 1);
+}
+
+struct psc_slot *psc_pool_find(const struct psc_pool *pool, uint32_t round)
+{
+    struct psc_slot *slot = &pool->slots[psc_pool_slot_index(pool, round)];
+
+    return slot->used && slot->round == round ? slot : NULL;
+}
+
+bool psc_pool_round_ok(const struct psc_pool *pool, uint32_t rank, uint32_t round, enum psc_op op,
+                       uint32_t length_bytes, struct psc_refusal *refusal)
+{
+    uint32_t next_round = pool->ledger[rank].begun_rounds;
+    uint32_t newest_round = pool->completed_rounds + pool->shape.window - 1;
+    const struct psc_slot *slot = psc_pool_find(pool, round);
+
+    if (round != next_round)
+        return psc_refuse(refusal, PSC_FAULT_ROUND_MISMATCH, next_round, round);
+    if (psc_round_distance(round, newest_round) > 0)
+        return psc_refuse(refusal, PSC_FAULT_ROUND_MISMATCH, newest_round, round);
+    if (slot && slot->op != op)
+        return psc_refuse(refusal, PSC_FAULT_OP_MISMATCH, slot->op, op);
+    if (slot && slot->length_bytes != length_bytes)
+        return psc_refuse(refusal, PSC_FAULT_LENGTH_MISMATCH, slot->length_bytes, length_bytes);
+    return true;
+}
+
+/* Every rank has the results of all rounds before `rounds`. */
+static bool all_acknowledged(const struct psc_pool *pool, uint32_t rounds)
+{
+    for (uint32_t rank = 0; rank < pool->shape.world_size; rank++)
+        if (psc_round_distance(pool->ledger[rank].acknowledged_rounds, rounds) < 0)
+            return false;
+    return true;
+}
+
+bool psc_pool_slot_writable(const struct psc_pool *pool, uint32_t round)
+{
+    const struct psc_slot *slot = &pool->slots[psc_pool_slot_index(pool, round)];
+
+    return !slot->used || slot->round == round || all_acknowledged(pool, slot->round + 1);
+}
+
+bool psc_pool_begin(struct psc_pool *pool, uint32_t rank, enum psc_op op, uint32_t length_bytes)
+{
+    uint32_t round = pool->ledger[rank].begun_rounds++;
+    struct psc_slot *slot = &pool->slots[psc_pool_slot_index(pool, round)];
+    uint64_t rank_bit = UINT64_C(1) << rank;
+
+    if (slot->used && slot->round == round) {
+        slot->contributors |= rank_bit;
+        return false;
+    }
+    uint32_t packets = (length_bytes + pool->shape.packet_bytes - 1) / pool->shape.packet_bytes;
+    memset(slot->arrived, 0, packets);
+    *slot = (struct psc_slot){.accumulator = slot->accumulator,
+                              .arrived = slot->arrived,
+                              .contributors = rank_bit,
+                              .round = round,
+                              .op = op,
+                              .length_bytes = length_bytes,
+                              .packets = packets,
+                              .used = true};
+    return true;
+}
+
+/* The slot that the rank is contributing to. */
+static struct psc_slot *current_slot(const struct psc_pool *pool, uint32_t rank)
+{
+    return &pool->slots[psc_pool_slot_index(pool, pool->ledger[rank].begun_rounds - 1)];
+}
+
+void psc_pool_add(struct psc_pool *pool, uint32_t rank, uint32_t offset_bytes, const void *payload,
+                  uint32_t payload_bytes)
+{
+    struct psc_slot *slot = current_slot(pool, rank);
+    const struct psc_op_row *op = &psc_op_rows()[slot->op];
+    uint32_t packet = offset_bytes / pool->shape.packet_bytes;
+    uint8_t *accumulator = slot->accumulator + offset_bytes;
+    uint32_t elems = payload_bytes / op->elem_bytes;
+
+    /* All ranks cut a message alike (one MTU, one length), so a packet is the first of its range or it is
+     * not: the slot needs no clearing. */
+    if (slot->arrived[packet] == 0)
+        op->first(accumulator, payload, elems);
+    else
+        op->combine(accumulator, payload, elems);
+    slot->arrived[packet]++;
+    /* Each rank's packets come in order, so the packet that has all ranks is the next one to be summed. */
+    if (slot->arrived[packet] == pool->shape.world_size)
+        slot->summed_packets = packet + 1;
+}
+
+bool psc_pool_immediate_ok(const struct psc_pool *pool, uint32_t rank, uint32_t imm,
+                           struct psc_refusal *refusal)
+{
+    const struct psc_slot *slot = current_slot(pool, rank);
+
+    if (slot->whole_ranks == 0 || slot->imm == imm)
+        return true;
+    return psc_refuse(refusal, PSC_FAULT_IMM_MISMATCH, slot->imm, imm);
+}
+
+bool psc_pool_finish(struct psc_pool *pool, uint32_t rank, uint32_t imm)
+{
+    struct psc_slot *slot = current_slot(pool, rank);
+
+    slot->imm = imm;
+    if (++slot->whole_ranks < pool->shape.world_size)
+        return false;
+    pool->completed_rounds++;
+    return true;
+}
+
+uint32_t psc_pool_publishable_packets(const struct psc_pool *pool, const struct psc_slot *slot)
+{
+    if (slot->whole_ranks == pool->shape.world_size)
+        return slot->packets;
+    return slot->summed_packets < slot->packets ? slot->summed_packets : slot->packets - 1;
+}
+
+const uint8_t *psc_slot_payload(const struct psc_pool *pool, const struct psc_slot *slot, uint32_t packet,
+                                uint32_t *bytes)
+{
+    uint32_t offset_bytes = packet * pool->shape.packet_bytes;
+    uint32_t rest_bytes = slot->length_bytes - offset_bytes;
+
+    *bytes = rest_bytes < pool->shape.packet_bytes ? rest_bytes : pool->shape.packet_bytes;
+    return slot->accumulator + offset_bytes;
+}
+
+void psc_pool_acknowledge(struct psc_pool *pool, uint32_t rank, uint32_t rounds)
+{
+    if (psc_round_distance(rounds, pool->ledger[rank].acknowledged_rounds) > 0)
+        pool->ledger[rank].acknowledged_rounds = rounds;
+}
+
+bool psc_pool_delivered(const struct psc_pool *pool)
+{
+    return all_acknowledged(pool, pool->completed_rounds);
+}
+
+uint64_t psc_pool_missing(const struct psc_pool *pool, uint32_t round)
+{
+    uint64_t missing = 0;
+
+    for (uint32_t rank = 0; rank < pool->shape.world_size; rank++)
+        if (psc_round_distance(pool->ledger[rank].begun_rounds, round) <= 0)
+            missing |= UINT64_C(1) << rank;
+    return missing;
+}

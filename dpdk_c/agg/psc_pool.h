@@ -1,0 +1,105 @@
+/* agg/: a pool's slots and its ledger: who has contributed what to which round, and which slot may be
+ * written. Knows neither packets nor QPs, has no clock and allocates nothing. Steps of the story: "slot
+ * added", "slot full".
+ *
+ * Rounds are 32-bit counters that wrap; they are compared by psc_round_distance alone. Since every rank
+ * contributes in order and a round is complete only when all ranks have, rounds complete in order too: one
+ * counter says which. */
+#ifndef PSC_POOL_H
+#define PSC_POOL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "psc_arith.h"
+#include "psc_refusal.h"
+
+static inline int32_t psc_round_distance(uint32_t a, uint32_t b)
+{
+    return (int32_t)(a - b);
+}
+
+struct psc_pool_shape {
+    uint32_t world_size;
+    uint32_t window;       /* W, a power of two; 2W slots */
+    uint32_t chunk_bytes;  /* accumulator of a slot, multiple of packet_bytes */
+    uint32_t packet_bytes; /* value range that is complete or not: one full packet of the path MTU */
+};
+
+/* One accumulator and the round that it holds. Contents stay until all ranks have acknowledged the result. */
+struct psc_slot {
+    uint8_t *accumulator;
+    uint8_t *arrived;      /* per packet: number of ranks whose contribution is in the accumulator */
+    uint64_t contributors; /* bit per rank that has begun. A complete round has all of them today; a partial
+                              result would say here whose it is */
+    uint32_t round;
+    enum psc_op op;
+    uint32_t length_bytes; /* op and length: as the round's first contributor said */
+    uint32_t packets;
+    uint32_t summed_packets; /* leading packets that all ranks have contributed */
+    uint32_t whole_ranks;    /* ranks whose contribution is whole */
+    uint32_t imm;            /* of the first whole contribution; the others must agree */
+    bool used;               /* holds a round */
+};
+
+/* One rank's account: every round is counted once, however often its packets come. */
+struct psc_ledger_row {
+    uint32_t begun_rounds;        /* = the rank's next round */
+    uint32_t acknowledged_rounds; /* leading results that the rank is known to have */
+};
+
+struct psc_pool {
+    struct psc_pool_shape shape;
+    uint32_t completed_rounds;
+    struct psc_ledger_row ledger[PSC_MAX_RANKS];
+    struct psc_slot *slots; /* 2W; round r lives in slot r mod 2W */
+};
+
+/* Memory that a pool of this shape needs behind psc_pool_init: zeroed, 64-byte aligned. */
+size_t psc_pool_memory_bytes(const struct psc_pool_shape *shape);
+void psc_pool_init(struct psc_pool *pool, const struct psc_pool_shape *shape, void *memory);
+
+uint32_t psc_pool_slot_index(const struct psc_pool *pool, uint32_t round);
+/* The slot that holds this round, or NULL if nobody has begun it. */
+struct psc_slot *psc_pool_find(const struct psc_pool *pool, uint32_t round);
+
+/* ---- Before the first byte of a contribution. ---- */
+
+/* Rule 2: the round is this rank's next and within the window, op and length are the first contributor's. */
+bool psc_pool_round_ok(const struct psc_pool *pool, uint32_t rank, uint32_t round, enum psc_op op,
+                       uint32_t length_bytes, struct psc_refusal *refusal);
+/* Rule 6: the slot holds this round already, or every rank has acknowledged the round that it holds. */
+bool psc_pool_slot_writable(const struct psc_pool *pool, uint32_t round);
+/* Opens the rank's next round. True: the rank is its first contributor. */
+bool psc_pool_begin(struct psc_pool *pool, uint32_t rank, enum psc_op op, uint32_t length_bytes);
+
+/* ---- The contribution in progress: the rank's last begun round. ---- */
+
+/* Adds one packet's payload at `offset_bytes`, a multiple of packet_bytes. Called once per rank and packet,
+ * in order. */
+void psc_pool_add(struct psc_pool *pool, uint32_t rank, uint32_t offset_bytes, const void *payload,
+                  uint32_t payload_bytes);
+/* Rule 4: the immediate is that of the contributions that are already whole. */
+bool psc_pool_immediate_ok(const struct psc_pool *pool, uint32_t rank, uint32_t imm,
+                           struct psc_refusal *refusal);
+/* The rank's contribution is whole. True: so is the round. */
+bool psc_pool_finish(struct psc_pool *pool, uint32_t rank, uint32_t imm);
+
+/* ---- Results. ---- */
+
+/* Leading packets of the result that may leave. The last one, which carries the immediate, waits for all N
+ * whole contributions (rule 4); the others leave as soon as they are summed (cut-through). */
+uint32_t psc_pool_publishable_packets(const struct psc_pool *pool, const struct psc_slot *slot);
+/* Payload of one packet of the result. */
+const uint8_t *psc_slot_payload(const struct psc_pool *pool, const struct psc_slot *slot, uint32_t packet,
+                                uint32_t *bytes);
+
+/* The rank has the results of all rounds before `rounds`. */
+void psc_pool_acknowledge(struct psc_pool *pool, uint32_t rank, uint32_t rounds);
+/* Every rank has every complete result. */
+bool psc_pool_delivered(const struct psc_pool *pool);
+/* Bit per rank that has not begun this round. */
+uint64_t psc_pool_missing(const struct psc_pool *pool, uint32_t round);
+
+#endif

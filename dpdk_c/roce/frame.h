@@ -1,0 +1,134 @@
+/* Layout of every header on the wire, and the first two layers of a received frame, private to roce/. The
+ * structs hold only bytes: they have no padding and may lie at any address inside a frame. */
+#ifndef PSC_ROCE_FRAME_H
+#define PSC_ROCE_FRAME_H
+
+#include "bytes.h"
+
+#define PSC_ETHERTYPE_IPV4 0x0800
+#define PSC_ETHERTYPE_ARP  0x0806
+#define PSC_ETHERTYPE_VLAN 0x8100
+#define PSC_ETHERTYPE_QINQ 0x88a8
+#define PSC_ETHERTYPE_IPV6 0x86dd
+#define PSC_VLAN_VID_MASK  0x0fff
+
+#define PSC_ETHERNET_MIN_BYTES 60 /* without FCS; shorter frames are padded by whoever sends them */
+
+#define PSC_IPPROTO_ICMP 1
+#define PSC_IPPROTO_UDP  17
+
+#define PSC_IPV4_VERSION_IHL   0x45 /* version 4, 5 words: no options */
+#define PSC_IPV4_DONT_FRAGMENT 0x4000
+#define PSC_IPV4_FRAGMENT_MASK 0x3fff /* more-fragments bit and offset */
+#define PSC_ECN_ECT0           2      /* low two bits of TOS and traffic class (RFC 3168) */
+#define PSC_ECN_CE             3
+
+#define PSC_BTH_MIG_REQ   0x40 /* byte 1 */
+#define PSC_BTH_TVER_MASK 0x0f
+#define PSC_BTH_PAD_SHIFT 4
+#define PSC_BTH_BECN      0x40 /* byte 4 */
+#define PSC_BTH_ACK_REQ   0x80 /* byte 8 */
+#define PSC_P_KEY_DEFAULT 0xffff
+#define PSC_P_KEY_MASK    0x7fff /* the top bit is the kind of membership */
+#define PSC_ICRC_BYTES    4
+
+struct psc_ethernet {
+    struct psc_mac dst, src;
+    struct psc_be16 type;
+};
+struct psc_vlan_tag { /* follows a type of PSC_ETHERTYPE_VLAN */
+    struct psc_be16 tci;
+    struct psc_be16 type;
+};
+struct psc_ipv4 {
+    uint8_t version_ihl, tos;
+    struct psc_be16 total_bytes, id, fragment;
+    uint8_t ttl, protocol;
+    struct psc_be16 checksum;
+    uint8_t src[4], dst[4];
+};
+struct psc_ipv6 {
+    struct psc_be32 version_class_flow;
+    struct psc_be16 payload_bytes;
+    uint8_t next_header, hop_limit;
+    struct psc_ip src, dst;
+};
+struct psc_udp {
+    struct psc_be16 src_port, dst_port, bytes, checksum;
+};
+struct psc_bth {
+    uint8_t opcode, flags;
+    struct psc_be16 p_key;
+    uint8_t congestion;
+    struct psc_be24 dest_qpn;
+    uint8_t ack_req;
+    struct psc_be24 psn;
+};
+struct psc_reth {
+    struct psc_be64 va;
+    struct psc_be32 rkey, dma_len;
+};
+struct psc_aeth {
+    uint8_t syndrome;
+    struct psc_be24 msn;
+};
+struct psc_arp {
+    struct psc_be16 hardware, protocol;
+    uint8_t hardware_bytes, protocol_bytes;
+    struct psc_be16 operation;
+    struct psc_mac sender_mac;
+    uint8_t sender_ip[4];
+    struct psc_mac target_mac;
+    uint8_t target_ip[4];
+};
+struct psc_icmp_echo {
+    uint8_t type, code;
+    struct psc_be16 checksum, id, sequence;
+};
+
+_Static_assert(sizeof(struct psc_ethernet) == 14, "Ethernet");
+_Static_assert(sizeof(struct psc_vlan_tag) == 4, "802.1Q");
+_Static_assert(sizeof(struct psc_ipv4) == 20, "IPv4");
+_Static_assert(sizeof(struct psc_ipv6) == 40, "IPv6");
+_Static_assert(sizeof(struct psc_udp) == 8, "UDP");
+_Static_assert(sizeof(struct psc_bth) == 12, "BTH");
+_Static_assert(sizeof(struct psc_reth) == 16, "RETH");
+_Static_assert(sizeof(struct psc_aeth) == 4, "AETH");
+_Static_assert(sizeof(struct psc_arp) == 28, "ARP");
+_Static_assert(sizeof(struct psc_icmp_echo) == 8, "ICMP echo");
+
+/* What lies above Ethernet and at most one VLAN tag. */
+struct psc_l3 {
+    const uint8_t *data;
+    uint32_t bytes;    /* up to the frame's end: Ethernet padding included */
+    uint32_t l2_bytes; /* Ethernet header and tag */
+    uint16_t ethertype;
+    struct psc_mac src_mac;
+};
+/* Step 1 of the receive order. Frames to everyone are taken for ARP only. */
+enum psc_drop psc_open_ethernet(const uint8_t *frame, uint32_t bytes, const struct psc_local *local,
+                                struct psc_l3 *l3);
+
+/* One whole IP datagram to us; lengths are IP's, so Ethernet padding is gone. */
+struct psc_datagram {
+    const uint8_t *ip_header;
+    const uint8_t *payload;
+    uint32_t payload_bytes;
+    uint8_t protocol;
+    uint8_t ecn;
+    struct psc_ip src, dst;
+};
+/* Step 2 of the receive order. */
+enum psc_drop psc_open_ipv4(const struct psc_l3 *l3, const struct psc_local *local,
+                            struct psc_datagram *datagram);
+enum psc_drop psc_open_ipv6(const struct psc_l3 *l3, const struct psc_local *local,
+                            struct psc_datagram *datagram);
+
+/* RFC 1071 checksum as a number: over a header whose checksum field is 0 it is what belongs there, over a
+ * sound header as received it is 0. */
+uint16_t psc_internet_checksum(const void *data, uint32_t bytes);
+
+struct psc_ip psc_ip_from_v4(const uint8_t address[4]);
+bool psc_mac_equal(const struct psc_mac *a, const struct psc_mac *b);
+
+#endif

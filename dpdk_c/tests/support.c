@@ -1,0 +1,114 @@
+/* What the C unit tests share; see support.h. */
+#include "support.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define OUR_MAC                                                                                              \
+    {                                                                                                        \
+        {                                                                                                    \
+            0x02, 0, 0, 0, 0, 0x02                                                                           \
+        }                                                                                                    \
+    }
+#define PEER_MAC                                                                                             \
+    {                                                                                                        \
+        {                                                                                                    \
+            0x02, 0, 0, 0, 0, 0x01                                                                           \
+        }                                                                                                    \
+    }
+#define V4(last)                                                                                             \
+    {                                                                                                        \
+        {                                                                                                    \
+            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, last                                         \
+        }                                                                                                    \
+    }
+#define V6(last)                                                                                             \
+    {                                                                                                        \
+        {                                                                                                    \
+            0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last                                    \
+        }                                                                                                    \
+    }
+
+const struct psc_local local_v4 = {.mac = OUR_MAC, .ip = V4(2)};
+const struct psc_local local_v4_vlan100 = {.mac = OUR_MAC, .ip = V4(2), .vlan = 100};
+const struct psc_local local_v6 = {.mac = OUR_MAC, .ip = V6(2)};
+const struct psc_flow flow_v4 = {.src_mac = PEER_MAC,
+                                 .dst_mac = OUR_MAC,
+                                 .src = V4(1),
+                                 .dst = V4(2),
+                                 .udp_port = 0xc123,
+                                 .dscp = 26,
+                                 .dest_qpn = 0x000123};
+const struct psc_flow flow_v6 = {.src_mac = PEER_MAC,
+                                 .dst_mac = OUR_MAC,
+                                 .src = V6(1),
+                                 .dst = V6(2),
+                                 .udp_port = 0xc123,
+                                 .dscp = 26,
+                                 .dest_qpn = 0x000123};
+
+uint32_t unhex(const char *hex, uint8_t *out)
+{
+    uint32_t bytes = 0;
+    while (*hex != '\0') {
+        if (isspace((unsigned char)*hex)) {
+            hex++;
+            continue;
+        }
+        char digits[3] = {hex[0], hex[1], '\0'};
+        assert_true(isxdigit((unsigned char)hex[0]) && isxdigit((unsigned char)hex[1]));
+        out[bytes++] = (uint8_t)strtoul(digits, NULL, 16);
+        hex += 2;
+    }
+    return bytes;
+}
+
+uint8_t *exact_copy(const void *data, uint32_t bytes)
+{
+    uint8_t *copy = malloc(bytes);
+    assert_true(copy != NULL || bytes == 0);
+    if (bytes > 0)
+        memcpy(copy, data, bytes);
+    return copy;
+}
+
+uint32_t whole_frame(const struct psc_flow *flow, const struct psc_header *header, const uint8_t *payload,
+                     uint32_t payload_bytes, uint8_t *out)
+{
+    uint32_t crc;
+    uint32_t bytes = psc_build(flow, header, payload_bytes, out, &crc);
+    uint32_t padded_bytes = (payload_bytes + 3) / 4 * 4;
+    memset(out + bytes, 0, padded_bytes);
+    if (payload_bytes > 0)
+        memcpy(out + bytes, payload, payload_bytes);
+    psc_icrc_finish(psc_crc32(crc, out + bytes, padded_bytes), out + bytes + padded_bytes);
+    return bytes + padded_bytes + 4;
+}
+
+bool checksum_ok(const uint8_t *data, uint32_t bytes)
+{
+    uint32_t sum = 0;
+    for (uint32_t i = 0; i < bytes; i++)
+        sum += i % 2 == 0 ? (uint32_t)data[i] * 256 : data[i];
+    return sum % 65535 == 0 && sum != 0;
+}
+
+void put_checksum(uint8_t *data, uint32_t bytes, uint8_t *field)
+{
+    uint32_t sum = 0;
+    field[0] = field[1] = 0;
+    for (uint32_t i = 0; i < bytes; i++)
+        sum += i % 2 == 0 ? (uint32_t)data[i] * 256 : data[i];
+    sum = 0xffff - sum % 0xffff;
+    field[0] = (uint8_t)(sum >> 8);
+    field[1] = (uint8_t)sum;
+}
+
+uint32_t next_random(uint32_t *state)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 17;
+    *state ^= *state << 5;
+    return *state;
+}
