@@ -18,14 +18,17 @@
 
 /* ---- Time ---- */
 
-static void clock_init(struct psc_io_clock *clock)
+/* Returns CLOCK_REALTIME minus our clock, for times in the statistics. */
+static uint64_t clock_init(struct psc_io_clock *clock)
 {
-    struct timespec now;
+    struct timespec monotonic, realtime;
 
-    clock_gettime(CLOCK_REALTIME, &now);
+    clock_gettime(CLOCK_MONOTONIC, &monotonic);
+    clock_gettime(CLOCK_REALTIME, &realtime);
     clock->tsc_base = rte_rdtsc();
-    clock->ns_base = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    clock->ns_base = (uint64_t)monotonic.tv_sec * 1000000000u + (uint64_t)monotonic.tv_nsec;
     clock->ns_per_tick_q32 = (uint64_t)(((unsigned __int128)1000000000u << 32) / rte_get_tsc_hz());
+    return (uint64_t)realtime.tv_sec * 1000000000u + (uint64_t)realtime.tv_nsec - clock->ns_base;
 }
 
 static uint64_t clock_now_ns(const struct psc_io_clock *clock)
@@ -205,6 +208,7 @@ bool psc_io_lane_init(struct psc_io_lane *lane, uint32_t number, const struct ps
     lane_config.local.mac = lane->port->mac;
     lane_config.lane = (uint8_t)number;
     lane_config.port = 0;
+    lane_config.realtime_offset_ns = clock_init(&lane->clock);
     if (!make_buffers(lane, number))
         return psc_io_fail(
             error, PSC_IO_MEMORY,
@@ -215,7 +219,6 @@ bool psc_io_lane_init(struct psc_io_lane *lane, uint32_t number, const struct ps
         return psc_io_fail(error, PSC_IO_MEMORY,
                            "lane %u cannot get its tables from the %u MiB of memory.memory_mib: raise it",
                            number, config->memory_mib);
-    clock_init(&lane->clock);
     return true;
 }
 

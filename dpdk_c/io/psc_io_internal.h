@@ -28,8 +28,8 @@ struct psc_io_port {
     uint16_t rx_ring_packets, tx_ring_packets; /* as the driver has adjusted them */
 };
 
-/* Nanoseconds from the TSC: monotonic, and equal to CLOCK_REALTIME at start, so that times in the statistics
- * need no second clock. A clock_gettime would be a system call where the kernel does not trust the TSC. */
+/* CLOCK_MONOTONIC's nanoseconds from the TSC: clock_gettime would be a system call where the kernel does not
+ * trust the TSC. Written at start. */
 struct psc_io_clock {
     uint64_t tsc_base;
     uint64_t ns_base;
