@@ -37,6 +37,11 @@ void psc_pool_init(struct psc_pool *pool, const struct psc_pool_shape *shape, vo
     }
 }
 
+bool psc_pool_op_exists(uint32_t op)
+{
+    return op < PSC_OP_COUNT && psc_op_rows()[op].combine != NULL;
+}
+
 uint32_t psc_pool_slot_index(const struct psc_pool *pool, uint32_t round)
 {
     return round & (2 * pool->shape.window - 1);

@@ -60,6 +60,8 @@ struct psc_pool {
 size_t psc_pool_memory_bytes(const struct psc_pool_shape *shape);
 void psc_pool_init(struct psc_pool *pool, const struct psc_pool_shape *shape, void *memory);
 
+/* An op that writes to a slot. */
+bool psc_pool_op_exists(uint32_t op);
 uint32_t psc_pool_slot_index(const struct psc_pool *pool, uint32_t round);
 /* The slot that holds this round, or NULL if nobody has begun it. */
 struct psc_slot *psc_pool_find(const struct psc_pool *pool, uint32_t round);
@@ -80,8 +82,8 @@ bool psc_pool_begin(struct psc_pool *pool, uint32_t rank, enum psc_op op, uint32
  * in order. */
 void psc_pool_add(struct psc_pool *pool, uint32_t rank, uint32_t offset_bytes, const void *payload,
                   uint32_t payload_bytes);
-/* Rule 4: the immediate is that of the contributions that are already whole. */
-bool psc_pool_immediate_ok(const struct psc_pool *pool, uint32_t rank, uint32_t imm,
+/* Rule 4: the immediate is that of the contributions to this round that are already whole. */
+bool psc_pool_immediate_ok(const struct psc_pool *pool, uint32_t round, uint32_t imm,
                            struct psc_refusal *refusal);
 /* The rank's contribution is whole. True: so is the round. */
 bool psc_pool_finish(struct psc_pool *pool, uint32_t rank, uint32_t imm);

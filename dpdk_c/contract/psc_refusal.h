@@ -1,5 +1,5 @@
-/* Contract between the rooms: what a check says when it refuses. The checks of qp/ and of agg/ speak the same words,
- * so that core/ can chain them without either room knowing the other. */
+/* Contract between the rooms: what a check says when it refuses. The checks of qp/ and of agg/ speak the same
+ * words, so that core/ can chain them without either room knowing the other. */
 #ifndef PSC_REFUSAL_H
 #define PSC_REFUSAL_H
 
@@ -14,7 +14,8 @@ struct psc_refusal {
 };
 
 /* For the last line of a check: fills `refusal` and is false. */
-static inline bool psc_refuse(struct psc_refusal *refusal, enum psc_fault fault, uint64_t expected, uint64_t got)
+static inline bool psc_refuse(struct psc_refusal *refusal, enum psc_fault fault, uint64_t expected,
+                              uint64_t got)
 {
     *refusal = (struct psc_refusal){.fault = fault, .expected = expected, .got = got};
     return false;

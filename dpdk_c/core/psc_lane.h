@@ -1,7 +1,7 @@
-/* core/: the story "packet in -> result out" of one lane. Frames and a time go in; frames to send and events come out.
- * One lane is one core's: nothing here is shared, so there is no lock and no atomic. Time is a parameter (ns, monotonic).
- * Callers: io/ (the polling loop), the protocol tests and, later, the simulator. No DPDK, no allocation after
- * psc_lane_new and psc_job_new. */
+/* core/: the story "packet in -> result out" of one lane. Frames and a time go in; frames to send and events
+ * come out. One lane is one core's: nothing here is shared, so there is no lock and no atomic. Time is a
+ * parameter (ns, monotonic). Callers: io/ (the polling loop), the protocol tests and, later, the simulator.
+ * No DPDK, no allocation after psc_lane_new and psc_job_new. */
 #ifndef PSC_LANE_H
 #define PSC_LANE_H
 
@@ -12,7 +12,8 @@
 struct psc_lane;
 struct psc_job; /* joins the pools of agg/ with the QPs of qp/; opaque outside core/ */
 
-/* Memory for pools: io/ gives DMA-able memory of the lane's socket, tests give calloc. Zeroed, 64-byte aligned. */
+/* Memory for pools: io/ gives DMA-able memory of the lane's socket, tests give calloc. Zeroed, 64-byte
+ * aligned. */
 struct psc_memory {
     void *(*alloc)(void *context, size_t bytes);
     void (*release)(void *context, void *memory);
@@ -21,17 +22,17 @@ struct psc_memory {
 
 struct psc_lane_config {
     struct psc_local local;
-    struct psc_ip gateway;   /* next hop for peers outside the prefix; all zero: none */
-    uint8_t prefix_bits;     /* of our address, 0..32 (IPv4) or 0..128 */
+    struct psc_ip gateway; /* next hop for peers outside the prefix; all zero: none */
+    uint8_t prefix_bits;   /* of our address, 0..32 (IPv4) or 0..128 */
     uint8_t dscp;
-    uint8_t lane;            /* its number: low bits of its QPNs */
-    uint8_t port;            /* index of the port that its frames leave by */
-    uint16_t max_unacked_packets;  /* 128 */
-    uint64_t retransmit_ns;        /* 4.096 us * 2^n */
-    uint8_t retries;               /* 6 */
-    uint64_t progress_ns;          /* a fault after this long without progress: 2 s */
-    uint64_t waiting_event_ns;     /* a WAITING event after this long: 2 s */
-    uint64_t realtime_offset_ns;   /* CLOCK_REALTIME minus the clock of now_ns: only for times in the statistics */
+    uint8_t lane;                 /* its number: low bits of its QPNs */
+    uint8_t port;                 /* index of the port that its frames leave by */
+    uint16_t max_unacked_packets; /* 128 */
+    uint64_t retransmit_ns;       /* 4.096 us * 2^n */
+    uint8_t retries;              /* 6 */
+    uint64_t progress_ns;         /* a fault after this long without progress: 2 s */
+    uint64_t waiting_event_ns;    /* a WAITING event after this long: 2 s */
+    uint64_t realtime_offset_ns;  /* CLOCK_REALTIME minus the clock of now_ns; for times in the statistics */
 };
 
 /* ---- Burst in, burst out. ---- */
@@ -46,9 +47,10 @@ struct psc_hold {
     uint32_t count;
 };
 
-/* One frame to send: header, then payload_bytes borrowed from a slot (or from the lane's few answer buffers: ARP, ICMP;
- * header_bytes is then 0), then trailer. Whatever is borrowed lies in psc_memory and has a hold. An emit with a hold is
- * already counted in hold->count; whoever took it decrements the count, on the lane's own core, once the payload is out. */
+/* One frame to send: header, then payload_bytes borrowed from a slot (or from the lane's few answer buffers:
+ * ARP, ICMP; header_bytes is then 0), then trailer. Whatever is borrowed lies in psc_memory and has a hold.
+ * An emit with a hold is already counted in hold->count; whoever took it decrements the count, on the lane's
+ * own core, once the payload is out. */
 struct psc_emit {
     uint8_t header[PSC_HEADER_MAX];
     uint32_t header_bytes;
@@ -59,22 +61,24 @@ struct psc_emit {
     struct psc_hold *hold; /* NULL: nothing borrowed */
 };
 
-/* The lane's memory is allocated through `memory` and never grows. `stats` is this lane's block: the lane counts what
- * it is given and what it emits; mbufs_in_use, tx_stalls and lost emits (PSC_DROP_NO_BUFFER) are its caller's. */
+/* The lane's memory is allocated through `memory` and never grows. `stats` is this lane's block: the lane
+ * counts what it is given and what it emits; mbufs_in_use, tx_stalls and lost emits (PSC_DROP_NO_BUFFER) are
+ * its caller's. */
 struct psc_lane *psc_lane_new(const struct psc_lane_config *config, const struct psc_memory *memory,
                               struct psc_lane_stats *stats);
 void psc_lane_free(struct psc_lane *lane);
 
-/* One turn: executes `n` received frames, publishes what became complete, runs due timers, and fills at most `max`
- * emits. Returns how many. Whatever it returns MUST be sent or counted as lost by the caller: a retransmission mends it. */
+/* One turn: executes `n` received frames, publishes what became complete, runs due timers, and fills at most
+ * `max` emits. Returns how many. Whatever it returns MUST be sent or counted as lost by the caller: a
+ * retransmission mends it. */
 uint32_t psc_lane_poll(struct psc_lane *lane, const struct psc_frame *frames, uint32_t n, uint64_t now_ns,
                        struct psc_emit *emits, uint32_t max);
 
 /* ---- Commands from the control core, carried by io/'s ring. ---- */
 
 struct psc_pool_spec {
-    uint32_t pool_class;  /* enum psc_pool_class */
-    uint32_t window;      /* W, a power of two: slot = round mod 2W then survives the wrap of the 32-bit round */
+    uint32_t pool_class; /* enum psc_pool_class */
+    uint32_t window; /* W, a power of two: slot = round mod 2W then survives the wrap of the 32-bit round */
     uint32_t chunk_bytes; /* slot size, multiple of the MTU */
 };
 
@@ -93,30 +97,31 @@ struct psc_job_spec {
 /* One end of one QP: rank `rank` of pool `pool`. */
 struct psc_qp_spec {
     uint32_t pool, rank;
-    uint32_t qpn;         /* ours: low bits are the lane, next PSC_QP_INDEX_BITS its index in the lane's table */
-    uint32_t start_psn;   /* of our requests */
-    uint32_t rkey;        /* that the worker must present */
-    uint64_t va_base;     /* that its addresses start from */
-    uint16_t udp_port;    /* our source port */
+    uint32_t qpn; /* ours: low bits are the lane, next PSC_QP_INDEX_BITS its index in the lane's table */
+    uint32_t start_psn; /* of our requests */
+    uint32_t rkey;      /* that the worker must present */
+    uint64_t va_base;   /* that its addresses start from */
+    uint16_t udp_port;  /* our source port */
     struct psc_ip peer;
     uint32_t peer_qpn;
     uint32_t peer_start_psn; /* of the worker's requests: our first expected PSN */
     uint32_t result_rkey;
-    uint64_t result_va;   /* of result slot 0; slots are chunk_bytes apart */
+    uint64_t result_va; /* of result slot 0; slots are chunk_bytes apart */
 };
 #define PSC_LANE_BITS     4
 #define PSC_QP_INDEX_BITS 10
 
-/* Built by the control core (allocates), handed to the lane by PSC_CMD_ATTACH, given back by PSC_EVENT_DETACHED, then
- * freed by the control core. NULL: no memory, or a specification outside the limits that are written beside its fields. */
+/* Built by the control core (allocates), handed to the lane by PSC_CMD_ATTACH, given back by
+ * PSC_EVENT_DETACHED, then freed by the control core. NULL: no memory, or a specification outside the limits
+ * that are written beside its fields. */
 struct psc_job *psc_job_new(const struct psc_job_spec *spec, const struct psc_memory *memory);
 void psc_job_free(struct psc_job *job);
 
 enum psc_command_kind {
     PSC_CMD_ATTACH = 1, /* job */
     PSC_CMD_CONNECT,    /* job, qp: resolves the peer's MAC, then RTS; answered by CONNECTED or FAULT */
-    PSC_CMD_LEAVE,      /* job, rank, received[]: answered by LEFT when every rank has every complete result */
-    PSC_CMD_DETACH,     /* job: stop at once; answered by DETACHED when no mbuf points into its slots any more */
+    PSC_CMD_LEAVE,  /* job, rank, received[]: answered by LEFT when every rank has every complete result */
+    PSC_CMD_DETACH, /* job: stop at once; answered by DETACHED when no mbuf points into its slots any more */
 };
 struct psc_command {
     enum psc_command_kind kind;
@@ -134,9 +139,10 @@ enum psc_event_kind {
     PSC_EVENT_CONNECTED = 1, /* pool, rank: our QP is in RTS */
     PSC_EVENT_PROBED,        /* pool, rank: its probe came and it has acknowledged ours */
     PSC_EVENT_WAITING,       /* pool, round, ranks (bit per rank that has not contributed) */
-    PSC_EVENT_FAULT,         /* pool, rank, fault, round, expected, got: the job's QPs are in ERR, nothing is sent any more */
-    PSC_EVENT_LEFT,          /* rank */
-    PSC_EVENT_DETACHED,      /* the job may be freed */
+    PSC_EVENT_FAULT, /* pool, rank, fault, round, expected, got: the job's QPs are in ERR, nothing is sent any
+                        more */
+    PSC_EVENT_LEFT,  /* rank */
+    PSC_EVENT_DETACHED, /* the job may be freed */
 };
 struct psc_event {
     enum psc_event_kind kind;
@@ -144,8 +150,8 @@ struct psc_event {
     struct psc_job *job;
     uint32_t pool, rank, round;
     uint64_t ranks;
-    uint32_t fault;         /* enum psc_fault */
-    uint64_t expected, got; /* the two values that a mismatch names */
+    uint32_t fault;                   /* enum psc_fault */
+    uint64_t expected, got;           /* the two values that a mismatch names */
     uint32_t complete[PSC_MAX_POOLS]; /* rounds complete in each pool when the event was made */
 };
 /* Oldest event; false: none. The queue is bounded; one FAULT and one DETACHED per job always fit. */

@@ -175,24 +175,25 @@ enum psc_response psc_requester_response(struct psc_requester *requester, uint32
     return PSC_RESPONSE_TAKEN;
 }
 
-static const struct psc_message *find(const struct psc_requester *requester, uint64_t tag)
+/* The message with this tag, if it is unacknowledged and every packet of it has been sent. */
+static const struct psc_message *find_sent(const struct psc_requester *requester, uint64_t tag)
 {
-    for (uint32_t i = 0; i < requester->ring_count; i++)
-        if (message_at(requester, i)->tag == tag)
-            return message_at(requester, i);
+    for (uint32_t i = 0; i < requester->ring_count; i++) {
+        const struct psc_message *message = message_at(requester, i);
+        if (message->tag == tag)
+            return psc_psn_distance(end_psn(message), requester->fresh_psn) <= 0 ? message : NULL;
+    }
     return NULL;
 }
 
 bool psc_requester_sent(const struct psc_requester *requester, uint64_t tag)
 {
-    const struct psc_message *message = find(requester, tag);
-
-    return message && psc_psn_distance(end_psn(message), requester->fresh_psn) <= 0;
+    return find_sent(requester, tag) != NULL;
 }
 
 void psc_requester_acked_through(struct psc_requester *requester, uint64_t tag, uint64_t now_ns)
 {
-    const struct psc_message *message = find(requester, tag);
+    const struct psc_message *message = find_sent(requester, tag);
 
     if (message)
         acknowledge_before(requester, end_psn(message), now_ns);

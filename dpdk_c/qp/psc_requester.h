@@ -78,7 +78,8 @@ enum psc_response psc_requester_response(struct psc_requester *requester, uint32
 
 /* Every packet of the message with this tag has been sent at least once (or it is not in the ring: false). */
 bool psc_requester_sent(const struct psc_requester *requester, uint64_t tag);
-/* The peer has shown by other means that it holds this message: as good as an ACK of its last packet. */
+/* The peer has shown by other means that it holds this message: as good as an ACK of its last packet. What
+ * was not sent it cannot hold: then nothing happens. */
 void psc_requester_acked_through(struct psc_requester *requester, uint64_t tag, uint64_t now_ns);
 
 /* Takes the oldest message off the ring if it is wholly acknowledged; call until false after any

@@ -140,7 +140,7 @@ static void read_extensions(struct psc_packet *packet, const uint8_t *at)
 
 /* Steps 4, 5 and 8: `transport_bytes` from the BTH to the ICRC's last byte, at least a BTH and an ICRC. The
  * row comes before any subtraction: with a header length of 0 for an unknown opcode, every length below would
- * be wrong. */
+ * be wrong. Headers are whole words, so a pad without payload fails the length checks. */
 static enum psc_drop open_bth(const uint8_t *transport, uint32_t transport_bytes, struct psc_packet *packet)
 {
     const struct psc_bth *bth = (const void *)transport;
@@ -152,7 +152,7 @@ static enum psc_drop open_bth(const uint8_t *transport, uint32_t transport_bytes
     if ((bth->flags & PSC_BTH_TVER_MASK) != 0 || transport_bytes < around_payload || transport_bytes % 4 != 0)
         return PSC_DROP_BTH;
     uint32_t payload_bytes = transport_bytes - around_payload;
-    if ((payload_bytes == 0 && pad_bytes != 0) || (payload_bytes != 0 && !(row->flags & PSC_OPF_PAYLOAD)))
+    if (payload_bytes != 0 && !(row->flags & PSC_OPF_PAYLOAD))
         return PSC_DROP_BTH;
     uint16_t p_key = psc_from_be16(bth->p_key);
     if ((p_key & PSC_P_KEY_MASK) != (PSC_P_KEY_DEFAULT & PSC_P_KEY_MASK))

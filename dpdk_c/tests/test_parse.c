@@ -102,6 +102,10 @@ static const struct verdict_case v4_cases[] = {
     {"Ethernet padding", L2, ACK "000000000000000000000000", TAKEN(PSC_FRAME_ROCE)},
 
     /* 3: UDP */
+    {"IP header and no UDP", L2, WRITE, .cut_bytes = WRITE_BYTES - 20, .edits = {{3, 20}}, CHECKSUM,
+     DROPPED(PSC_DROP_UDP_LENGTH)},
+    {"IP header and no ICMP", L2, PING, .cut_bytes = 12, .edits = {{3, 20}}, CHECKSUM,
+     DROPPED(PSC_DROP_NOT_ROCE)},
     {"UDP header one byte short", L2, WRITE, 0, {{3, 27}}, CHECKSUM, DROPPED(PSC_DROP_UDP_LENGTH)},
     {"another port", L2, WRITE, 0, {{23, 0xb8}}, DROPPED(PSC_DROP_NOT_ROCE)},
     {"UDP longer than IP", L2, WRITE, 0, {{25, 0x3d}}, DROPPED(PSC_DROP_UDP_LENGTH)},
@@ -126,6 +130,13 @@ static const struct verdict_case v4_cases[] = {
     /* 5: lengths */
     {"length not a multiple of 4", L2, WRITE, 0, {{3, 0x4f}, {25, 0x3b}}, CHECKSUM, DROPPED(PSC_DROP_BTH)},
     {"ACK with pad", L2, ACK, 0, {{29, 0x70}}, DROPPED(PSC_DROP_BTH)},
+    {"ACK with a word of pad",
+     L2,
+     ACK "00000000",
+     0,
+     {{3, 52}, {25, 32}, {29, 0x70}},
+     CHECKSUM,
+     DROPPED(PSC_DROP_BTH)},
     {"ACK with payload", L2, WRITE, 0, {{28, 0x11}, {29, 0x40}}, DROPPED(PSC_DROP_BTH)},
     {"CNP with payload", L2, WRITE, 0, {{28, 0x81}, {29, 0x40}}, DROPPED(PSC_DROP_BTH)},
     {"CNP without its reserved bytes", L2, ACK, 0, {{28, 0x81}}, DROPPED(PSC_DROP_BTH)},
@@ -292,9 +303,10 @@ static void congestion_mark_is_seen(void **state)
 {
     (void)state;
     for (uint8_t ecn = 0; ecn < 4; ecn++) {
-        struct verdict_case v4 = {"", L2, WRITE, 0, {{1, (uint8_t)(0x68 | ecn)}}, CHECKSUM};
-        struct verdict_case v6 = {"",    L2_V6, ACK_V6, 0, {{0, 0x66}, {1, (uint8_t)(0x80 | ecn << 4)}},
-                                  false, 0,     0};
+        struct verdict_case v4 = {
+            .l2 = L2, .l3 = WRITE, .edits = {{1, (uint8_t)(0x68 | ecn)}}, .fix_ip_checksum = true};
+        struct verdict_case v6 = {
+            .l2 = L2_V6, .l3 = ACK_V6, .edits = {{0, 0x66}, {1, (uint8_t)(0x80 | ecn << 4)}}};
         uint8_t frame[FRAME_MAX_BYTES];
         struct psc_packet packet;
         enum psc_drop why;
@@ -332,7 +344,7 @@ static void damaged_frames_stay_inside_their_bytes(void **state)
     uint32_t seed = 1, taken = 0;
     (void)state;
     for (int round = 0; round < 20000; round++) {
-        struct verdict_case damaged = {"", L2, WRITE, .fix_ip_checksum = true};
+        struct verdict_case damaged = {.l2 = L2, .l3 = WRITE, .fix_ip_checksum = true};
         uint32_t present_bytes = 44 + next_random(&seed) % (WRITE_BYTES - 43);
         uint32_t udp_bytes = present_bytes - 20;
         damaged.cut_bytes = WRITE_BYTES - present_bytes;

@@ -181,7 +181,7 @@ class DataPlane:
         text = ffi.new("char[]", lib.PSC_CTL_TEXT_BYTES)
         code = lib.psc_ctl_start(c, text)
         _check(code, ffi.string(text).decode(errors="replace"))
-        self.roce_mtu = int(self.port_status()["roce_mtu_bytes"])
+        self.roce_mtu = int(str(self.port_status()["roce_mtu_bytes"]))
 
     def stop(self) -> None:
         """Stop lanes, free jobs, close ports, mark the statistics as stopped."""

@@ -1,6 +1,6 @@
 """Contract: worker <-> appliance, control plane. JSON messages over one long-lived WebSocket per worker and job.
 
-The sequence of one worker:  Join -> Offer -> Connect -> Connected -> (probes over RDMA) -> Ready -> ... -> Leave -> Left.
+A worker's sequence: Join -> Offer -> Connect -> Connected -> (probes over RDMA) -> Ready -> ... -> Leave -> Left.
 The appliance may send Refused at any time before Ready, and Event or Ended at any time after Offer; after Refused,
 Ended and Left it closes the connection. Either end's WebSocket pings are the heartbeat.
 
@@ -12,23 +12,15 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 CONTROL_VERSION = 1
 MAX_MESSAGE_BYTES = 65536
 DEFAULT_PORT = 4790
 
-
-def _check_u64(text: str) -> str:
-    if not text.startswith("0x") or len(text) > 18:
-        raise ValueError(f"{text!r} is not a 64-bit hexadecimal number such as '0x1f'")
-    int(text, 16)
-    return text
-
-
 U24 = Annotated[int, Field(ge=0, lt=1 << 24)]
 U32 = Annotated[int, Field(ge=0, lt=1 << 32)]
-U64 = Annotated[str, AfterValidator(_check_u64)]
+U64 = Annotated[str, Field(pattern=r"^0x[0-9a-fA-F]{1,16}$")]
 Op = Literal["sum_i32", "sum_f32", "max_f32"]
 PoolClass = Literal["data", "small"]
 
@@ -149,7 +141,17 @@ class Refused(_Message):
 
     type: Literal["refused"] = "refused"
     reason: Literal[
-        "version", "world_size", "ops", "plan", "mtu", "rank", "budget", "address", "replaced", "timeout", "stopping"
+        "version",
+        "world_size",
+        "ops",
+        "plan",
+        "mtu",
+        "rank",
+        "budget",
+        "address",
+        "replaced",
+        "timeout",
+        "stopping",
     ]
     message: str
 
@@ -180,4 +182,6 @@ FromAppliance = Annotated[
     Offer | Connected | Ready | Left | Refused | Event | Ended, Field(discriminator="type")
 ]
 from_worker: TypeAdapter[Join | Connect | Leave] = TypeAdapter(FromWorker)
-from_appliance: TypeAdapter[Offer | Connected | Ready | Left | Refused | Event | Ended] = TypeAdapter(FromAppliance)
+from_appliance: TypeAdapter[Offer | Connected | Ready | Left | Refused | Event | Ended] = TypeAdapter(
+    FromAppliance
+)

@@ -1,0 +1,129 @@
+# Pascaline's targets. Each hands over to the tool that the field uses; `make help` lists them.
+# `make demo` and `make test` do their own setup: on a clean Debian 12, as root, either is enough.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.ONESHELL:
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+# A planted fault is built beside the real thing, never into it.
+FAULT ?= none
+BUILD := $(CURDIR)/build
+MESON_DIR := $(BUILD)/dpdk_c
+FAULT_DIR := $(BUILD)/dpdk_c-$(FAULT)
+SANITIZE_DIR := $(BUILD)/dpdk_c-sanitize
+BIN := $(BUILD)/venv/bin
+DISTRIBUTIONS := client monitoring appliance
+PYTEST := $(BIN)/python -m pytest
+
+# What an installed distribution is made from, beyond the Python files that it is linked to.
+INSTALL_INPUTS := $(wildcard $(DISTRIBUTIONS:=/pyproject.toml) appliance/*.py appliance/src/*/*build*.py dpdk_c/*/*.h)
+
+.PHONY: help
+help: ## List the targets
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+# ---- Setup and build ----
+
+.PHONY: setup
+setup: $(BUILD)/.requirements ## Install missing Debian packages (as root) and make the Python environment build/venv
+
+$(BUILD)/.packages: .ci/packages-apt.txt
+	@mkdir -p $(BUILD)
+	missing=
+	for package in $$(grep -v '^#' $<); do
+	    dpkg-query -Wf '$${Status}' $$package 2>/dev/null | grep -q ' installed' || missing+=" $$package"
+	done
+	if [ -n "$$missing" ]; then
+	    if [ "$$(id -u)" != 0 ]; then
+	        echo "Debian packages are missing; as root: apt-get install$$missing" >&2
+	        exit 1
+	    fi
+	    apt-get update -q
+	    DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends $$missing
+	fi
+	touch $@
+
+# /usr/bin/python3: Debian's pyverbs is built for this interpreter and for no other.
+$(BUILD)/.requirements: .ci/requirements.txt $(BUILD)/.packages
+	@/usr/bin/python3 -m venv $(BUILD)/venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $<
+	touch $@
+
+$(MESON_DIR)/build.ninja: $(BUILD)/.packages
+	@meson setup $(MESON_DIR) dpdk_c
+
+# --no-build-isolation: the extension module links against the data plane that has just been built here.
+$(BUILD)/.installed: $(BUILD)/.requirements $(MESON_DIR)/build.ninja $(INSTALL_INPUTS)
+	@ninja -C $(MESON_DIR)
+	export PKG_CONFIG_PATH=$(MESON_DIR)/meson-uninstalled
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps $(addprefix -e ./,$(DISTRIBUTIONS))
+	touch $@
+
+.PHONY: build
+build: $(BUILD)/.installed ## Build the data plane and install the three distributions into build/venv
+	@ninja -C $(MESON_DIR)
+
+# ---- Tests ----
+
+.PHONY: test
+test: test-c ## Everything: C unit tests, then all pytest suites (soft-RoCE natively or in the VM)
+	@$(PYTEST) tests
+
+.PHONY: test-c
+test-c: build ## C unit tests (meson test, cmocka)
+	@meson test -C $(MESON_DIR) --print-errorlogs
+
+.PHONY: test-protocol
+test-protocol: build ## Frames in, frames out: the core without DPDK
+	@$(PYTEST) tests/protocol
+
+.PHONY: test-softroce
+test-softroce: build ## Real RoCE, real DPDK, in one visit to the bench
+	@$(PYTEST) tests/softroce
+
+.PHONY: sanitize
+sanitize: build ## C unit tests and protocol tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	@[ -f $(SANITIZE_DIR)/build.ninja ] || meson setup $(SANITIZE_DIR) dpdk_c \
+	    -Ddpdk=disabled -Db_sanitize=address,undefined -Db_lundef=false
+	ninja -C $(SANITIZE_DIR)
+	export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+	meson test -C $(SANITIZE_DIR) --print-errorlogs
+	LD_PRELOAD=$$(gcc -print-file-name=libasan.so) PASCALINE_CORE=$(SANITIZE_DIR)/libpsc_core_test.so $(PYTEST) tests/protocol
+
+.PHONY: lint
+lint: build ## ruff, mypy and clang-format: nothing is changed
+	@$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(DISTRIBUTIONS:=/src)
+	find dpdk_c -name '*.[ch]' -print0 | xargs -0 clang-format --dry-run -Werror
+
+.PHONY: format
+format: setup ## Format C and Python
+	@$(BIN)/ruff format .
+	find dpdk_c -name '*.[ch]' -print0 | xargs -0 clang-format -i
+
+# ---- The demonstration ----
+
+.PHONY: demo
+demo: build ## Train with DDP through the appliance over RoCE, then over Gloo, and compare; FAULT=add_one must fail
+	@if [ $(FAULT) != none ]; then
+	    [ -f $(FAULT_DIR)/build.ninja ] || meson setup $(FAULT_DIR) dpdk_c -Dplanted_fault=$(FAULT)
+	    ninja -C $(FAULT_DIR)
+	    export LD_LIBRARY_PATH=$(FAULT_DIR)
+	fi
+	$(BIN)/python -m tests.demo --out $(BUILD)/demo$(if $(filter-out none,$(FAULT)),-$(FAULT))
+
+.PHONY: demo-planted
+demo-planted: ## Succeeds if the demonstration notices an appliance that adds one to a sum
+	@if $(MAKE) --no-print-directory demo FAULT=add_one; then
+	    echo "the demonstration passed with a data plane that adds wrongly" >&2
+	    exit 1
+	fi
+
+.PHONY: clean
+clean: ## Remove everything that was built
+	@rm -rf $(BUILD)
+	find . -name __pycache__ -prune -exec rm -rf {} +
+	find $(DISTRIBUTIONS) \( -name '*.egg-info' -o -name '*.so' \) -prune -exec rm -rf {} +

@@ -1,0 +1,180 @@
+/* core/: commands of the control core: a job comes, its QPs are connected, ranks leave, the job goes. */
+#include "psc_lane_state.h"
+
+static bool attach(struct psc_lane *lane, struct psc_job *job)
+{
+    if (job->state != PSC_JOB_NEW)
+        return false;
+    job->state = PSC_JOB_RUNNING;
+    job->next = lane->jobs;
+    lane->jobs = job;
+    for (uint32_t i = 0; i < job->spec.pool_count; i++)
+        lane->stats->slots += 2 * job->spec.pools[i].window;
+    return true;
+}
+
+/* RESET -> INIT: both state machines as the two ends have agreed them. */
+static void init_qp(const struct psc_lane *lane, struct psc_qp *qp, const struct psc_qp_spec *spec)
+{
+    const struct psc_job_spec *job = &qp->job->spec;
+    const struct psc_region region = {.va_base = spec->va_base,
+                                      .rkey = spec->rkey,
+                                      .windows = job->op_count + 1,
+                                      .slot_bytes = job->pools[spec->pool].chunk_bytes};
+
+    qp->state = PSC_QP_INIT;
+    qp->spec = *spec;
+    qp->flow = (struct psc_flow){.src_mac = lane->config.local.mac,
+                                 .src = lane->config.local.ip,
+                                 .dst = spec->peer,
+                                 .vlan = lane->config.local.vlan,
+                                 .udp_port = spec->udp_port,
+                                 .dscp = lane->config.dscp,
+                                 .dest_qpn = spec->peer_qpn};
+    psc_responder_init(&qp->responder, &region, job->mtu, spec->peer_start_psn);
+    psc_requester_init(&qp->requester, &lane->requester_config, qp->requester.ring, qp->requester.ring_size,
+                       spec->start_psn);
+}
+
+static bool connect_qp(struct psc_lane *lane, struct psc_job *job, const struct psc_qp_spec *spec)
+{
+    uint32_t index = (spec->qpn >> PSC_LANE_BITS) & (PSC_LANE_QPS - 1);
+    bool ours = (spec->qpn & ((1u << PSC_LANE_BITS) - 1)) == lane->config.lane && spec->qpn <= PSC_QPN_MASK;
+
+    if (job->state != PSC_JOB_RUNNING || !ours || lane->qps[index] || spec->pool >= job->spec.pool_count ||
+        spec->rank >= job->spec.world_size)
+        return false;
+    struct psc_qp *qp = &job->pools[spec->pool].qps[spec->rank];
+    if (qp->state != PSC_QP_RESET)
+        return false;
+    init_qp(lane, qp, spec);
+    lane->qps[index] = qp;
+    lane->stats->qps++;
+    psc_neighbour_connect(lane, qp);
+    return true;
+}
+
+/* A round that another rank has begun and the leaving one has not can never be complete. */
+static void fault_if_waited_for(struct psc_lane *lane, struct psc_job *job, uint32_t rank)
+{
+    for (uint32_t i = 0; i < job->spec.pool_count; i++) {
+        struct psc_job_pool *pool = &job->pools[i];
+        uint32_t next_round = pool->pool.ledger[rank].begun_rounds;
+        if (!psc_pool_find(&pool->pool, next_round))
+            continue;
+        const struct psc_refusal why = {
+            .fault = PSC_FAULT_RANK_LEFT, .expected = next_round, .got = next_round};
+        psc_fault_job(lane, &pool->qps[rank], next_round, &why);
+    }
+}
+
+/* The rank's QPs execute nothing new, but repeat ACKs and results until everybody has every result (rule 7).
+ */
+static bool leave(struct psc_lane *lane, struct psc_job *job, uint32_t rank, const uint32_t *received)
+{
+    uint64_t rank_bit = UINT64_C(1) << rank;
+
+    if (job->state != PSC_JOB_RUNNING || rank >= job->spec.world_size || (job->left_ranks & rank_bit))
+        return false;
+    job->left_ranks |= rank_bit;
+    job->leaving_ranks |= rank_bit;
+    for (uint32_t i = 0; i < job->spec.pool_count; i++) {
+        struct psc_qp *qp = &job->pools[i].qps[rank];
+        if (qp->state != PSC_QP_RTS)
+            continue;
+        psc_requester_acked_through(&qp->requester, received[i] - 1, lane->now_ns);
+        psc_settle_acknowledged(lane, qp);
+    }
+    fault_if_waited_for(lane, job, rank);
+    psc_answer_leavers(lane, job);
+    return true;
+}
+
+void psc_answer_leavers(struct psc_lane *lane, struct psc_job *job)
+{
+    if (!job->leaving_ranks || job->state != PSC_JOB_RUNNING)
+        return;
+    for (uint32_t i = 0; i < job->spec.pool_count; i++)
+        if (!psc_pool_delivered(&job->pools[i].pool))
+            return;
+    for (uint32_t rank = 0; rank < job->spec.world_size; rank++) {
+        if (!(job->leaving_ranks >> rank & 1))
+            continue;
+        struct psc_event event = psc_event_of(PSC_EVENT_LEFT, job);
+        event.rank = rank;
+        psc_event_push(lane, &event);
+    }
+    job->leaving_ranks = 0;
+}
+
+static void remove_from_set(struct psc_qp_set *set, const struct psc_job *job)
+{
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < set->count; i++)
+        if (set->qps[i]->job != job)
+            set->qps[kept++] = set->qps[i];
+    set->count = kept;
+}
+
+/* From here on the lane knows none of the job's QPNs; they are in quarantine with the control core. */
+static bool detach(struct psc_lane *lane, struct psc_job *job)
+{
+    if (job->state != PSC_JOB_RUNNING && job->state != PSC_JOB_FAULTED)
+        return false;
+    job->state = PSC_JOB_DETACHING;
+    for (uint32_t i = 0; i < PSC_LANE_QPS; i++) {
+        struct psc_qp *qp = lane->qps[i];
+        if (!qp || qp->job != job)
+            continue;
+        qp->state = PSC_QP_ERR;
+        psc_neighbour_release(qp);
+        lane->qps[i] = NULL;
+        lane->stats->qps--;
+    }
+    remove_from_set(&lane->repliers, job);
+    remove_from_set(&lane->senders, job);
+    lane->sweep_ns = 0;
+    return true;
+}
+
+static bool held(const struct psc_job *job)
+{
+    for (uint32_t i = 0; i < job->spec.pool_count; i++)
+        for (uint32_t slot = 0; slot < 2 * job->spec.pools[i].window; slot++)
+            if (job->pools[i].results[slot].hold.count > 0)
+                return true;
+    return false;
+}
+
+void psc_detach_when_unheld(struct psc_lane *lane)
+{
+    for (struct psc_job **link = &lane->jobs; *link;) {
+        struct psc_job *job = *link;
+        if (job->state != PSC_JOB_DETACHING || held(job)) {
+            link = &job->next;
+            continue;
+        }
+        *link = job->next;
+        for (uint32_t i = 0; i < job->spec.pool_count; i++)
+            lane->stats->slots -= 2 * job->spec.pools[i].window;
+        struct psc_event event = psc_event_of(PSC_EVENT_DETACHED, job);
+        psc_event_push(lane, &event);
+    }
+}
+
+bool psc_lane_apply(struct psc_lane *lane, const struct psc_command *command, uint64_t now_ns)
+{
+    lane->now_ns = now_ns;
+    switch (command->kind) {
+    case PSC_CMD_ATTACH:
+        return attach(lane, command->job);
+    case PSC_CMD_CONNECT:
+        return connect_qp(lane, command->job, &command->qp);
+    case PSC_CMD_LEAVE:
+        return leave(lane, command->job, command->rank, command->received);
+    case PSC_CMD_DETACH:
+        return detach(lane, command->job);
+    }
+    return false;
+}

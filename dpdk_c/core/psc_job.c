@@ -1,0 +1,117 @@
+/* core/: makes and frees a job's memory, on the control core, before the lane sees it and after the lane is
+ * done. */
+#include "psc_job.h"
+
+static bool power_of_two(uint32_t x)
+{
+    return x != 0 && (x & (x - 1)) == 0;
+}
+
+static bool pool_spec_ok(const struct psc_pool_spec *pool, uint32_t mtu)
+{
+    return power_of_two(pool->window) && pool->window <= PSC_MAX_WINDOW && pool->chunk_bytes >= mtu &&
+           pool->chunk_bytes <= PSC_MAX_CHUNK_BYTES && pool->chunk_bytes % mtu == 0;
+}
+
+static bool spec_ok(const struct psc_job_spec *spec)
+{
+    if (spec->world_size < 1 || spec->world_size > PSC_MAX_RANKS || spec->op_count < 1 ||
+        spec->op_count > PSC_MAX_OPS || spec->pool_count < 1 || spec->pool_count > PSC_MAX_POOLS ||
+        !power_of_two(spec->mtu) || spec->mtu < 256 || spec->mtu > 4096)
+        return false;
+    for (uint32_t i = 0; i < spec->op_count; i++)
+        if (!psc_pool_op_exists(spec->ops[i]))
+            return false;
+    for (uint32_t i = 0; i < spec->pool_count; i++)
+        if (!pool_spec_ok(&spec->pools[i], spec->mtu))
+            return false;
+    return true;
+}
+
+/* Cuts one piece of memory into parts. With base NULL it only adds up how much the parts need. */
+struct carver {
+    uint8_t *base;
+    size_t used_bytes;
+};
+
+static void *carve(struct carver *carver, size_t bytes)
+{
+    void *part = carver->base ? carver->base + carver->used_bytes : NULL;
+
+    carver->used_bytes += (bytes + 63) & ~(size_t)63;
+    return part;
+}
+
+/* A rank has at most W results unacknowledged, and the probe before them. */
+static uint32_t ring_messages(const struct psc_pool_spec *spec)
+{
+    return 2 * spec->window + 2;
+}
+
+static void init_pool(struct psc_job *job, uint32_t index, const struct psc_pool_shape *shape,
+                      void *pool_memory, uint32_t *packet_crcs)
+{
+    struct psc_job_pool *pool = &job->pools[index];
+    uint32_t packets = shape->chunk_bytes / shape->packet_bytes;
+
+    psc_pool_init(&pool->pool, shape, pool_memory);
+    pool->job = job;
+    pool->index = index;
+    for (uint32_t i = 0; i < 2 * shape->window; i++)
+        pool->results[i].packet_crc = packet_crcs + (size_t)i * packets;
+}
+
+/* Called twice: with an empty carver and no job to learn the size, then for good. */
+static void lay_out(struct carver *carver, struct psc_job *job, const struct psc_job_spec *spec)
+{
+    carve(carver, sizeof(struct psc_job));
+    for (uint32_t i = 0; i < spec->pool_count; i++) {
+        const struct psc_pool_spec *pool = &spec->pools[i];
+        const struct psc_pool_shape shape = {.world_size = spec->world_size,
+                                             .window = pool->window,
+                                             .chunk_bytes = pool->chunk_bytes,
+                                             .packet_bytes = spec->mtu};
+        size_t slots = 2 * (size_t)pool->window;
+        void *qps = carve(carver, spec->world_size * sizeof(struct psc_qp));
+        void *rings = carve(carver, spec->world_size * ring_messages(pool) * sizeof(struct psc_message));
+        void *results = carve(carver, slots * sizeof(struct psc_result));
+        void *packet_crcs = carve(carver, slots * (pool->chunk_bytes / spec->mtu) * sizeof(uint32_t));
+        void *pool_memory = carve(carver, psc_pool_memory_bytes(&shape));
+        if (!job)
+            continue;
+        job->pools[i].qps = qps;
+        job->pools[i].results = results;
+        init_pool(job, i, &shape, pool_memory, packet_crcs);
+        for (uint32_t rank = 0; rank < spec->world_size; rank++) {
+            struct psc_qp *qp = &job->pools[i].qps[rank];
+            qp->job = job;
+            qp->pool = &job->pools[i];
+            qp->requester.ring_size = ring_messages(pool);
+            qp->requester.ring = (struct psc_message *)rings + (size_t)rank * ring_messages(pool);
+        }
+    }
+}
+
+struct psc_job *psc_job_new(const struct psc_job_spec *spec, const struct psc_memory *memory)
+{
+    struct carver carver = {0};
+
+    if (!spec_ok(spec))
+        return NULL;
+    lay_out(&carver, NULL, spec);
+    struct psc_job *job = memory->alloc(memory->context, carver.used_bytes);
+    if (!job)
+        return NULL;
+    job->spec = *spec;
+    job->memory = *memory;
+    psc_crc32_shift_init(&job->mtu_shift, spec->mtu);
+    carver = (struct carver){.base = (uint8_t *)job};
+    lay_out(&carver, job, spec);
+    return job;
+}
+
+void psc_job_free(struct psc_job *job)
+{
+    if (job)
+        job->memory.release(job->memory.context, job);
+}

@@ -1,0 +1,66 @@
+/* core/: the first story, "packet in -> result out", in psc_lane_poll; and the lane's own memory. */
+#include "psc_lane_state.h"
+
+/* burst received -> parsed -> QP found -> responder step -> slot added -> slot full -> result built once,
+ * one header per worker -> burst sent. */
+uint32_t psc_lane_poll(struct psc_lane *lane, const struct psc_frame *frames, uint32_t n, uint64_t now_ns,
+                       struct psc_emit *emits, uint32_t max)
+{
+    struct psc_outbox out = {.emits = emits, .max = max};
+
+    psc_start_turn(lane, now_ns);
+    for (uint32_t i = 0; i < n; i++)
+        psc_receive_frame(lane, &frames[i], &out); /* parsed -> QP found -> responder step -> slot added */
+    psc_publish_results(lane);                     /* slot full -> result built once */
+    psc_judge_clocks(lane, n, &out);
+    psc_send_replies(lane, &out); /* ACKs and NAKs: at most one per QP and burst */
+    psc_send_results(lane, &out); /* one header per worker */
+
+    lane->stats->polls++;
+    lane->stats->busy_polls += n > 0 || out.count > 0;
+    return out.count;
+}
+
+struct psc_emit *psc_outbox_take(struct psc_outbox *out)
+{
+    struct psc_emit *emit = &out->emits[out->count++];
+
+    emit->header_bytes = emit->payload_bytes = emit->trailer_bytes = 0;
+    emit->payload = NULL;
+    emit->hold = NULL;
+    return emit;
+}
+
+void psc_count_emit(struct psc_lane *lane, const struct psc_emit *emit)
+{
+    lane->stats->tx_packets++;
+    lane->stats->tx_bytes += emit->header_bytes + emit->payload_bytes + emit->trailer_bytes;
+}
+
+struct psc_lane *psc_lane_new(const struct psc_lane_config *config, const struct psc_memory *memory,
+                              struct psc_lane_stats *stats)
+{
+    size_t lane_bytes = (sizeof(struct psc_lane) + 63) & ~(size_t)63;
+    struct psc_lane *lane =
+        memory->alloc(memory->context, lane_bytes + PSC_LANE_ZEROS + PSC_LANE_ANSWERS * PSC_ANSWER_BYTES);
+
+    if (!lane)
+        return NULL;
+    lane->config = *config;
+    lane->requester_config = (struct psc_requester_config){.max_unacked_packets = config->max_unacked_packets,
+                                                           .retries = config->retries,
+                                                           .retransmit_ns = config->retransmit_ns,
+                                                           .progress_ns = config->progress_ns};
+    lane->memory = *memory;
+    lane->stats = stats;
+    lane->zeros = (uint8_t *)lane + lane_bytes;
+    for (uint32_t i = 0; i < PSC_LANE_ANSWERS; i++)
+        lane->answers[i].data = lane->zeros + PSC_LANE_ZEROS + i * PSC_ANSWER_BYTES;
+    return lane;
+}
+
+void psc_lane_free(struct psc_lane *lane)
+{
+    if (lane)
+        lane->memory.release(lane->memory.context, lane);
+}

@@ -1,0 +1,170 @@
+/* core/: results out. Steps of the story: "slot full -> result built once, one header per worker".
+ * A result's bytes are the slot's own: they are lent to every frame that carries them, and their CRC is
+ * computed once. */
+#include "psc_lane_state.h"
+
+void psc_mark_publishable(struct psc_lane *lane, struct psc_job_pool *pool)
+{
+    if (pool->publishable)
+        return;
+    pool->publishable = true;
+    lane->publishable[lane->publishable_count++] = pool;
+}
+
+void psc_want_to_send(struct psc_lane *lane, struct psc_qp *qp)
+{
+    if (qp->sending)
+        return;
+    qp->sending = true;
+    lane->senders.qps[lane->senders.count++] = qp;
+}
+
+/* Packets from, but not including, `end` of the slot's result now exist: their CRC is made, every rank may be
+ * sent them. */
+static void publish_packets(struct psc_lane *lane, struct psc_job_pool *pool, const struct psc_slot *slot,
+                            uint32_t end)
+{
+    struct psc_result *result = &pool->results[psc_pool_slot_index(&pool->pool, slot->round)];
+    uint32_t begin = pool->published_packets;
+
+    for (uint32_t packet = begin; packet < end; packet++) {
+        uint32_t bytes;
+        const uint8_t *payload = psc_slot_payload(&pool->pool, slot, packet, &bytes);
+        result->packet_crc[packet] = psc_crc32(0, payload, bytes);
+    }
+    for (uint32_t rank = 0; rank < pool->pool.shape.world_size; rank++) {
+        struct psc_qp *qp = &pool->qps[rank];
+        if (begin == 0)
+            psc_requester_post(&qp->requester, slot->round, slot->packets);
+        psc_requester_ready(&qp->requester, end - begin);
+        psc_want_to_send(lane, qp);
+    }
+    pool->published_packets = end;
+}
+
+/* Rounds complete in order, so the stream of results has one place where it grows. */
+static void publish_pool(struct psc_lane *lane, struct psc_job_pool *pool)
+{
+    const struct psc_slot *slot;
+
+    while ((slot = psc_pool_find(&pool->pool, pool->publishing_round)) != NULL) {
+        uint32_t publishable = psc_pool_publishable_packets(&pool->pool, slot);
+        if (publishable > pool->published_packets)
+            publish_packets(lane, pool, slot, publishable);
+        if (publishable < slot->packets)
+            return;
+        pool->publishing_round++;
+        pool->published_packets = 0;
+    }
+}
+
+void psc_publish_results(struct psc_lane *lane)
+{
+    for (uint32_t i = 0; i < lane->publishable_count; i++) {
+        struct psc_job_pool *pool = lane->publishable[i];
+        pool->publishable = false;
+        if (pool->job->state == PSC_JOB_RUNNING)
+            publish_pool(lane, pool);
+    }
+    lane->publishable_count = 0;
+}
+
+/* What a packet carries, and where it is to be written: the same for a PSN however often it is sent. */
+struct piece {
+    const uint8_t *payload;
+    uint32_t payload_bytes;
+    uint32_t payload_crc;
+    struct psc_hold *hold;
+    uint64_t va;
+    uint32_t dma_len;
+    uint32_t imm;
+};
+
+static struct piece probe_piece(struct psc_lane *lane, const struct psc_qp *qp)
+{
+    return (struct piece){.payload = lane->zeros,
+                          .payload_bytes = qp->job->spec.mtu,
+                          .payload_crc = 0, /* of zeros after a zero seed */
+                          .hold = &lane->zeros_hold,
+                          .va = qp->spec.result_va,
+                          .dma_len = qp->job->spec.mtu,
+                          .imm = PSC_IMM_PROBE};
+}
+
+static struct piece result_piece(struct psc_job_pool *pool, const struct psc_qp *qp, uint32_t round,
+                                 uint32_t packet)
+{
+    const struct psc_pool_shape *shape = &pool->pool.shape;
+    const struct psc_slot *slot = psc_pool_find(&pool->pool, round);
+    struct psc_result *result = &pool->results[psc_pool_slot_index(&pool->pool, round)];
+    uint64_t place = round & (shape->window - 1);
+    struct piece piece = {.payload_crc = result->packet_crc[packet],
+                          .hold = &result->hold,
+                          .va = qp->spec.result_va + place * shape->chunk_bytes,
+                          .dma_len = slot->length_bytes,
+                          .imm = slot->imm};
+
+    piece.payload = psc_slot_payload(&pool->pool, slot, packet, &piece.payload_bytes);
+    return piece;
+}
+
+/* Headers and ICRC around the lent payload. A full packet's CRC is combined with the headers' in constant
+ * time; a message's shorter tail has a length of its own and is read again. */
+static void build_emit(const struct psc_qp *qp, const struct psc_sending *sending, const struct piece *piece,
+                       struct psc_emit *emit)
+{
+    const struct psc_header header = {.opcode = sending->opcode,
+                                      .ack_req = sending->ack_req,
+                                      .psn = sending->psn,
+                                      .va = piece->va,
+                                      .rkey = qp->spec.result_rkey,
+                                      .dma_len = piece->dma_len,
+                                      .imm = piece->imm};
+    uint32_t crc;
+
+    emit->header_bytes = psc_build(&qp->flow, &header, piece->payload_bytes, emit->header, &crc);
+    if (piece->payload_bytes == qp->job->spec.mtu)
+        crc = psc_crc32_combine(&qp->job->mtu_shift, crc, piece->payload_crc);
+    else
+        crc = psc_crc32(crc, piece->payload, piece->payload_bytes);
+    psc_icrc_finish(crc, emit->trailer);
+    emit->trailer_bytes = sizeof(emit->trailer);
+    emit->payload = piece->payload;
+    emit->payload_bytes = piece->payload_bytes;
+    emit->hold = piece->hold;
+    emit->hold->count++;
+}
+
+static void send_packet(struct psc_lane *lane, struct psc_qp *qp, const struct psc_sending *sending,
+                        struct psc_emit *emit)
+{
+    bool probe = sending->message->tag == PSC_TAG_PROBE;
+    struct piece piece = probe ? probe_piece(lane, qp)
+                               : result_piece(qp->pool, qp, (uint32_t)sending->message->tag, sending->index);
+
+    build_emit(qp, sending, &piece, emit);
+    psc_count_emit(lane, emit);
+    if (sending->again)
+        lane->stats->retransmitted_packets++;
+    else if (!probe && qp->job->spec.stats)
+        qp->job->spec.stats->result_bytes += piece.payload_bytes;
+}
+
+/* A QP leaves the set when it has nothing that may be sent: an ACK, a result or a clock brings it back. */
+void psc_send_results(struct psc_lane *lane, struct psc_outbox *out)
+{
+    struct psc_qp_set *senders = &lane->senders;
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < senders->count; i++) {
+        struct psc_qp *qp = senders->qps[i];
+        struct psc_sending sending;
+        while (qp->state == PSC_QP_RTS && !psc_outbox_full(out) &&
+               psc_requester_next(&qp->requester, lane->now_ns, &sending))
+            send_packet(lane, qp, &sending, psc_outbox_take(out));
+        qp->sending = qp->state == PSC_QP_RTS && psc_outbox_full(out);
+        if (qp->sending)
+            senders->qps[kept++] = qp;
+    }
+    senders->count = kept;
+}

@@ -1,0 +1,213 @@
+/* core/: a request that has reached its QP: may it be executed, and what does executing do.
+ * Joins the responder of qp/ with the pool of agg/. Steps of the story: "responder step", "slot added". */
+#include "psc_lane_state.h"
+
+/* Where the message of a packet points: read from the address of a FIRST or ONLY, known of later packets. */
+struct target {
+    uint32_t window; /* op window; 0: the probe */
+    uint32_t round;
+    enum psc_op op; /* PSC_OP_PROBE also for a window that does not exist */
+};
+
+/* The rank's round in progress, else its next. */
+static uint32_t current_round(const struct psc_qp *qp)
+{
+    return qp->pool->pool.ledger[qp->spec.rank].begun_rounds - qp->responder.in_message;
+}
+
+static struct target target_of(const struct psc_qp *qp, const struct psc_packet *packet)
+{
+    const struct psc_job_spec *job = &qp->job->spec;
+
+    if (qp->responder.in_message || !(packet->row->flags & PSC_OPF_RETH))
+        return (struct target){.window = UINT32_MAX, .round = current_round(qp)};
+    uint64_t offset = packet->va - qp->responder.region.va_base;
+    struct target target = {.window = psc_va_window(offset), .round = psc_va_round(offset)};
+    if (target.window >= 1 && target.window <= job->op_count)
+        target.op = (enum psc_op)job->ops[target.window - 1];
+    return target;
+}
+
+/* Rule 5: a rank that is at round r has the result of r-W, so that one must have been sent to it whole. */
+static bool has_result(const struct psc_qp *qp, uint32_t round)
+{
+    const struct psc_ledger_row *row = &qp->pool->pool.ledger[qp->spec.rank];
+
+    return psc_round_distance(row->acknowledged_rounds, round) > 0 ||
+           psc_requester_sent(&qp->requester, round);
+}
+
+/* Rules 2 and 5, at FIRST and ONLY. */
+static bool round_ok(const struct psc_qp *qp, const struct psc_packet *packet, const struct target *target,
+                     struct psc_refusal *refusal)
+{
+    const struct psc_pool *pool = &qp->pool->pool;
+    uint32_t rank = qp->spec.rank;
+
+    if (qp->responder.in_message)
+        return true;
+    if (target->op == PSC_OP_PROBE) /* has no round; a window that does not exist is left to access_ok */
+        return pool->ledger[rank].begun_rounds == 0 || target->window != 0 ||
+               psc_refuse(refusal, PSC_FAULT_ROUND_MISMATCH, pool->ledger[rank].begun_rounds, 0);
+    if (!psc_pool_round_ok(pool, rank, target->round, target->op, packet->dma_len, refusal))
+        return false;
+    if (!has_result(qp, target->round - pool->shape.window))
+        return psc_refuse(refusal, PSC_FAULT_ROUND_MISMATCH,
+                          pool->ledger[rank].acknowledged_rounds + pool->shape.window - 1, target->round);
+    return true;
+}
+
+/* Rule 4, at LAST and ONLY. */
+static bool immediate_ok(const struct psc_qp *qp, const struct psc_packet *packet,
+                         const struct target *target, struct psc_refusal *refusal)
+{
+    if (!(packet->row->flags & PSC_OPF_LAST))
+        return true;
+    if (target->window != 0)
+        return psc_pool_immediate_ok(&qp->pool->pool, target->round, packet->imm, refusal);
+    if (packet->dma_len != qp->responder.mtu_bytes)
+        return psc_refuse(refusal, PSC_FAULT_INVALID_REQUEST, qp->responder.mtu_bytes, packet->dma_len);
+    return packet->imm == PSC_IMM_PROBE ||
+           psc_refuse(refusal, PSC_FAULT_INVALID_REQUEST, PSC_IMM_PROBE, packet->imm);
+}
+
+/* Everything that is checked before a byte is added, in the order of the protocol. */
+static bool request_ok(const struct psc_qp *qp, const struct psc_packet *packet, const struct target *target,
+                       struct psc_refusal *refusal)
+{
+    const struct psc_responder *responder = &qp->responder;
+
+    /* clang-format off: one rule, one line */
+    return psc_responder_sequence_ok(responder, packet, refusal) &&
+           psc_responder_operation_ok(packet, refusal) && round_ok(qp, packet, target, refusal) &&
+           psc_responder_lengths_ok(responder, packet, refusal) &&
+           psc_responder_access_ok(responder, packet, refusal) && immediate_ok(qp, packet, target, refusal);
+    /* clang-format on */
+}
+
+/* Rule 6: every rank has acknowledged what the slot holds, and no frame outside points into it. */
+static bool slot_writable(const struct psc_job_pool *pool, uint32_t round)
+{
+    return psc_pool_find(&pool->pool, round) ||
+           (psc_pool_slot_writable(&pool->pool, round) &&
+            pool->results[psc_pool_slot_index(&pool->pool, round)].hold.count == 0);
+}
+
+/* The worker's probe has passed; now ours may: one full packet of zeros that writes where result 0 will. */
+static void execute_probe(struct psc_lane *lane, struct psc_qp *qp)
+{
+    if (qp->probe_received)
+        return;
+    qp->probe_received = true;
+    psc_requester_post(&qp->requester, PSC_TAG_PROBE, 1);
+    psc_requester_ready(&qp->requester, 1);
+    psc_want_to_send(lane, qp);
+}
+
+static void begin_contribution(struct psc_lane *lane, struct psc_qp *qp, const struct psc_packet *packet,
+                               const struct target *target)
+{
+    struct psc_job_pool *pool = qp->pool;
+
+    psc_requester_acked_through(&qp->requester, target->round - pool->pool.shape.window, lane->now_ns);
+    psc_settle_acknowledged(lane, qp);
+    if (psc_pool_begin(&pool->pool, qp->spec.rank, target->op, packet->dma_len)) {
+        struct psc_result *result = &pool->results[psc_pool_slot_index(&pool->pool, target->round)];
+        result->begun_ns = lane->now_ns;
+        result->waiting_told = false;
+    }
+}
+
+static void count_completed(struct psc_lane *lane, struct psc_job_pool *pool)
+{
+    struct psc_job_stats *stats = pool->job->spec.stats;
+
+    pool->completed_ns = lane->now_ns;
+    if (stats) {
+        stats->rounds_completed++;
+        stats->last_round_time_us = (lane->now_ns + lane->config.realtime_offset_ns) / 1000;
+    }
+}
+
+static void execute_contribution(struct psc_lane *lane, struct psc_qp *qp, const struct psc_packet *packet,
+                                 const struct target *target)
+{
+    struct psc_job_pool *pool = qp->pool;
+    uint16_t flags = packet->row->flags;
+
+    if (flags & PSC_OPF_FIRST)
+        begin_contribution(lane, qp, packet, target);
+    psc_pool_add(&pool->pool, qp->spec.rank, psc_responder_offset_bytes(&qp->responder, packet),
+                 packet->payload, packet->payload_bytes);
+    if ((flags & PSC_OPF_LAST) && psc_pool_finish(&pool->pool, qp->spec.rank, packet->imm))
+        count_completed(lane, pool);
+    psc_mark_publishable(lane, pool);
+    if (pool->job->spec.stats)
+        pool->job->spec.stats->contribution_bytes += packet->payload_bytes;
+}
+
+/* The round waits for a rank that has left: it can never be complete. */
+static bool waits_for_left_rank(struct psc_lane *lane, struct psc_qp *qp, uint32_t round)
+{
+    uint64_t gone = psc_pool_missing(&qp->pool->pool, round) & qp->job->left_ranks;
+
+    if (!gone)
+        return false;
+    const struct psc_qp *left = &qp->pool->qps[__builtin_ctzll(gone)];
+    const struct psc_refusal why = {.fault = PSC_FAULT_RANK_LEFT,
+                                    .expected = qp->pool->pool.ledger[left->spec.rank].begun_rounds,
+                                    .got = round};
+    psc_fault_job(lane, left, round, &why);
+    return true;
+}
+
+static enum psc_drop execute(struct psc_lane *lane, struct psc_qp *qp, const struct psc_packet *packet,
+                             const struct target *target)
+{
+    bool begins_round = (packet->row->flags & PSC_OPF_FIRST) && target->window != 0;
+
+    if (begins_round && waits_for_left_rank(lane, qp, target->round))
+        return PSC_DROP_QP_STATE;
+    if (begins_round && !slot_writable(qp->pool, target->round)) {
+        psc_responder_postponed(&qp->responder);
+        return PSC_DROP_NO_BUFFER;
+    }
+    if (target->window == 0)
+        execute_probe(lane, qp);
+    else
+        execute_contribution(lane, qp, packet, target);
+    psc_responder_executed(&qp->responder, packet);
+    qp->request_ns = lane->now_ns;
+    return PSC_DROP_NONE;
+}
+
+/* The responder's verdict on a request; what it then owes the peer stands in the responder. */
+static enum psc_drop respond(struct psc_lane *lane, struct psc_qp *qp, const struct psc_packet *packet)
+{
+    struct psc_refusal refusal;
+
+    switch (psc_responder_place(&qp->responder, packet->psn)) {
+    case PSC_PLACE_PAST:
+        return PSC_DROP_DUPLICATE;
+    case PSC_PLACE_FUTURE:
+        return PSC_DROP_GAP;
+    case PSC_PLACE_IN_ORDER:
+        break;
+    }
+    if (qp->job->left_ranks >> qp->spec.rank & 1)
+        return PSC_DROP_QP_STATE;
+    const struct target target = target_of(qp, packet);
+    if (request_ok(qp, packet, &target, &refusal))
+        return execute(lane, qp, packet, &target);
+    psc_responder_refused(&qp->responder, refusal.fault);
+    psc_fault_job(lane, qp, current_round(qp), &refusal);
+    return PSC_DROP_REFUSED;
+}
+
+enum psc_drop psc_receive_request(struct psc_lane *lane, struct psc_qp *qp, const struct psc_packet *packet)
+{
+    enum psc_drop verdict = respond(lane, qp, packet);
+
+    psc_want_to_reply(lane, qp);
+    return verdict;
+}

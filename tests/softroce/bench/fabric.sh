@@ -1,0 +1,59 @@
+#!/bin/sh
+# fabric.sh WORKERS: the rack in one network namespace, made the same way natively and in the VM.
+#
+#   rxe0 - w0 ==veth== b0 --+
+#   rxe1 - w1 ==veth== b1 --+-- br0 (the switch) --+-- bapp ==veth== app0 - DPDK net_af_packet
+#
+# Worker k is 10.77.0.(10+k)/24. app0 has no address in the kernel: the appliance answers ARP for 10.77.0.1 itself.
+# It touches only interfaces that it makes and the IPv4 settings of its namespace; `fabric.sh down WORKERS` undoes them.
+set -eu
+mtu=9000 # rxe's path MTU is (mtu - 80) rounded down to a power of two: 4096
+
+if [ "$1" = down ]; then
+    for k in $(seq 0 $(($2 - 1))); do
+        ip rule del pref $((100 + k)) 2>/dev/null || true
+        ip link del "w$k" 2>/dev/null || true # takes rxe<k> and b<k> along
+    done
+    ip link del app0 2>/dev/null || true
+    ip link del br0 2>/dev/null || true
+    exit 0
+fi
+workers=$1
+
+set_sysctl() { echo "$2" > "/proc/sys/net/$1"; }
+
+plug() { # plug INTERFACE SWITCH_PORT
+    ip link add "$1" mtu $mtu type veth peer name "$2" mtu $mtu
+    # No router solicitations, no link-local GIDs: every frame on the wire is one that somebody meant.
+    set_sysctl "ipv6/conf/$1/disable_ipv6" 1
+    set_sysctl "ipv6/conf/$2/disable_ipv6" 1
+    ip link set "$2" master br0 up
+}
+
+ip link set lo up
+ip link add br0 mtu $mtu type bridge stp_state 0 forward_delay 0 mcast_snooping 0
+set_sysctl ipv6/conf/br0/disable_ipv6 1
+ip link set br0 up
+
+# The workers share a namespace, so the kernel knows each one's address as local and would carry their packets over lo,
+# where rxe has no device. Local delivery moves behind rules that say: what leaves by w<k> goes out of w<k>.
+ip rule show pref 200 | grep -q local || ip rule add pref 200 lookup local
+ip rule del pref 0 2>/dev/null || true
+
+for k in $(seq 0 $((workers - 1))); do
+    address=10.77.0.$((10 + k))
+    plug "w$k" "b$k"
+    set_sysctl "ipv4/conf/w$k/arp_ignore" 1   # answer on the interface that has the address, and only there
+    set_sysctl "ipv4/conf/w$k/arp_announce" 2 # and ask in its own name
+    set_sysctl "ipv4/conf/w$k/rp_filter" 0
+    set_sysctl "ipv4/conf/w$k/accept_local" 1 # another worker's address is one of ours too
+    ip addr add "$address/24" dev "w$k"
+    ip link set "w$k" up
+    ip route add 10.77.0.0/24 dev "w$k" src "$address" table $((100 + k))
+    ip rule add pref $((100 + k)) oif "w$k" lookup $((100 + k))
+    rdma link add "rxe$k" type rxe netdev "w$k"
+done
+set_sysctl ipv4/conf/all/rp_filter 0 # the maximum of `all` and the interface counts
+
+plug app0 bapp
+ip link set app0 up

@@ -1,0 +1,42 @@
+"""Where the soft-RoCE tests run, and the fixtures that they share.
+
+On a host, every selected test of this folder runs in one visit to the bench (one VM boot) and is reported here, one by
+one, as it ends there: outside.py. Inside the bench the same files are plain pytest files.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.softroce import outside
+from tests.softroce.bench import PLACE_VARIABLE
+
+INSIDE = PLACE_VARIABLE in os.environ
+VISIT = pytest.StashKey[outside.Visit]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+    """On a host: report what the item did in the bench."""
+    if INSIDE:
+        return None
+    stash = item.config.stash
+    if VISIT not in stash:
+        stash[VISIT] = outside.Visit(item.session)
+    stash[VISIT].report(item)
+    return True
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """In the bench: hand the report out."""
+    if INSIDE:
+        outside.hand_out(report)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """How long the bench took, and pytest's closing line there."""
+    if VISIT in config.stash:
+        terminalreporter.section("soft-RoCE bench")
+        terminalreporter.write_line(config.stash[VISIT].close())
