@@ -146,9 +146,6 @@ int psc_io_lane_main(void *argument)
         apply_commands(lane, now_ns);
         busy = turn(lane, now_ns);
         publish_events(lane);
-        lane->stats->polls++;
-        if (busy)
-            lane->stats->busy_polls++;
         if (now_ns >= lane->next_housekeeping_ns)
             housekeeping(lane, now_ns);
         if (!busy && lane->idle_sleep_us > 0)
