@@ -6,8 +6,9 @@ within limits.slot_bytes. A worker that wishes a size gets it or a refusal; othe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from ipaddress import AddressValueError, IPv4Address
 
 from pascaline_appliance.config import Config
 from pascaline_appliance.contract.control import CONTROL_VERSION, Join
@@ -63,6 +64,23 @@ def check_versions(control_version: object, wire_version: object) -> None:
             f"the worker speaks wire version {wire_version}, the appliance {WIRE_VERSION}: install the client and"
             " the appliance from the same release",
         )
+
+
+def check_join(join: Join, config: Config, jobs: Collection[str]) -> None:
+    """What can be judged by one rank's message and the names of the jobs that are there."""
+    check_versions(join.control_version, join.wire_version)
+    if join.rank >= join.world_size:
+        raise Refusal("rank", f"rank {join.rank} is not below world size {join.world_size}")
+    try:
+        address = IPv4Address(join.address)
+    except AddressValueError as error:
+        raise Refusal(
+            "address", f"{join.address!r} of rank {join.rank} is not an IPv4 address: {error}"
+        ) from error
+    if address == config.data.address.ip or address.is_multicast or address.is_unspecified:
+        raise Refusal("address", f"rank {join.rank} cannot have the address {address}: it is not a worker's")
+    if join.job not in jobs and len(jobs) >= config.limits.max_jobs:
+        raise Refusal("budget", f"{len(jobs)} jobs are open, limits.max_jobs is {config.limits.max_jobs}")
 
 
 def check_agreement(first: Join, join: Join) -> None:

@@ -14,6 +14,8 @@ from pascaline_appliance.config import Status, load_config
 from pascaline_appliance.errors import ApplianceError
 from pascaline_appliance.status_server import ask
 
+DEFAULT_SOCKET = Path(Status().socket)
+
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
@@ -29,7 +31,9 @@ def run(
 ) -> None:
     """Run the appliance until SIGTERM or SIGINT."""
     logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING, format="pascaline-appliance: %(message)s", stream=sys.stderr
+        level=logging.INFO if verbose else logging.WARNING,
+        format="pascaline-appliance: %(message)s",
+        stream=sys.stderr,
     )
     # Connections that are no WebSocket are a scanner's business, not an operator's.
     logging.getLogger("websockets").setLevel(logging.CRITICAL)
@@ -57,13 +61,16 @@ def _table(status: dict[str, Any]) -> str:
             f"  {job['job']}: {job['state']}, epoch {job['epoch']}, {len(job['ranks'])} of {job['world_size']} ranks,"
             f" {job['rounds_completed']} rounds, {job['contribution_bytes']} bytes added"
         )
-        lines += [f"    rank {rank['rank']} {rank['host']} {rank['address']} {rank['state']}" for rank in job["ranks"]]
+        lines += [
+            f"    rank {rank['rank']} {rank['host']} {rank['address']} {rank['state']}"
+            for rank in job["ranks"]
+        ]
     return "\n".join(lines)
 
 
 @app.command()
 def status(
-    socket: Annotated[Path, typer.Option(help="Status socket of the appliance.")] = Path(Status().socket),
+    socket: Annotated[Path, typer.Option(help="Status socket of the appliance.")] = DEFAULT_SOCKET,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Ask the running appliance what it does."""

@@ -1,4 +1,4 @@
-"""The configuration file: TOML, validated, every field with its unit in its name or its text. Knows no other module's state.
+"""The configuration file: TOML, validated, every field with its unit in its name or its text. Knows nobody's state.
 
 An unknown key or an impossible value is refused by its name, all of them in one sentence.
 """
@@ -15,7 +15,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pascaline_appliance.contract.control import DEFAULT_PORT
 from pascaline_appliance.errors import ConfigError
 
-
 Window = Literal[1, 2, 4, 8, 16, 32, 64, 128]
 
 
@@ -31,7 +30,7 @@ class Control(_Table):
     port: Annotated[int, Field(ge=1, le=65535)] = DEFAULT_PORT
     """TCP port."""
     insecure_listen: bool = False
-    """Must be true for an address that is not loopback, as long as connections are neither encrypted nor authenticated."""
+    """Must be true for an address that is not loopback, until connections are encrypted and authenticated."""
     ping_interval_s: Annotated[float, Field(gt=0, le=600)] = 20.0
     """Seconds between heartbeats to a worker."""
     ping_timeout_s: Annotated[float, Field(gt=0, le=600)] = 60.0
@@ -59,7 +58,7 @@ class Data(_Table):
     dscp: Annotated[int, Field(ge=0, le=63)] = 26
     """DSCP of all RoCE packets, both ways; the switches' lossless class must trust it."""
     mtu: Literal[256, 512, 1024, 2048, 4096] | None = None
-    """RoCE path MTU in bytes of payload; the link's MTU must be 80 larger. Absent: the largest that the link carries."""
+    """RoCE path MTU in bytes of payload; the link's MTU must be 80 larger. Absent: the link's largest."""
 
 
 class Port(_Table):
@@ -68,7 +67,7 @@ class Port(_Table):
     device: Annotated[str, Field(max_length=255)]
     """The device by its EAL argument: "--vdev=net_af_packet0,iface=eth1" or "-a 0000:3b:00.0"."""
     rx_ring_packets: Annotated[int, Field(ge=64, le=16384)] = 512
-    """Packets that the port holds before the lane looks; with net_af_packet its framecnt. Joins are budgeted with it."""
+    """Packets that the port holds before the lane looks (net_af_packet: its framecnt). Joins are budgeted with it."""
     tx_ring_packets: Annotated[int, Field(ge=64, le=16384)] = 512
     """Packet segments that the port takes before it has sent them."""
 
@@ -77,7 +76,9 @@ class Port(_Table):
     def _is_eal_argument(cls, value: str) -> str:
         kind, _, rest = value.replace("=", " ", 1).partition(" ")
         if kind not in ("--vdev", "-a", "--allow") or not rest.strip():
-            raise ValueError(f"{value!r} is not an EAL device argument such as '--vdev=NAME,...' or '-a PCI-ADDRESS'")
+            raise ValueError(
+                f"{value!r} is not an EAL device argument such as '--vdev=NAME,...' or '-a PCI-ADDRESS'"
+            )
         return value
 
     @property
@@ -88,7 +89,11 @@ class Port(_Table):
     @property
     def devargs(self) -> str:
         """The device without the option's name."""
-        return self.device.replace("=", " ", 1).partition(" ")[2].strip() if self.device[0] == "-" else self.device
+        return (
+            self.device.replace("=", " ", 1).partition(" ")[2].strip()
+            if self.device[0] == "-"
+            else self.device
+        )
 
 
 class Memory(_Table):

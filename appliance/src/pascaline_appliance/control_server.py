@@ -73,7 +73,7 @@ class WorkerConnection:
 
 
 def tls_context(control: Control) -> ssl.SSLContext | None:
-    """The one place that decides about encryption. None: connections are plain, as config.Control makes sure is said."""
+    """The one place that decides about encryption. None: plain connections, which config.Control wants said."""
     del control
     return None
 

@@ -193,7 +193,14 @@ class DataPlane:
         return int(lib.psc_ctl_event_fd())
 
     def open_job(
-        self, name: str, lane: int, world_size: int, mtu: int, epoch: int, ops: Sequence[str], pools: Sequence[PoolPlan]
+        self,
+        name: str,
+        lane: int,
+        world_size: int,
+        mtu: int,
+        epoch: int,
+        ops: Sequence[str],
+        pools: Sequence[PoolPlan],
     ) -> tuple[int, list[list[QueuePairEnd]]]:
         """Reserve slots and QPNs; returns the job's number and our ends as [pool][rank]."""
         spec = ffi.new("struct psc_ctl_job *")

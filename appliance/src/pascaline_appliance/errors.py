@@ -1,11 +1,21 @@
-"""The one hierarchy of exceptions of this distribution. A start failure carries its exit code and reads as one sentence."""
+"""The one hierarchy of exceptions. A start failure carries its exit code and reads as one sentence."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 RefusalReason = Literal[
-    "version", "world_size", "ops", "plan", "mtu", "rank", "budget", "address", "replaced", "timeout", "stopping"
+    "version",
+    "world_size",
+    "ops",
+    "plan",
+    "mtu",
+    "rank",
+    "budget",
+    "address",
+    "replaced",
+    "timeout",
+    "stopping",
 ]
 
 

@@ -12,7 +12,7 @@ from typing import Protocol
 from pydantic import BaseModel
 
 from pascaline_appliance.contract.control import Join
-from pascaline_appliance.dataplane import PoolPlan, QueuePairEnd
+from pascaline_appliance.dataplane import JobCounters, PoolPlan, QueuePairEnd
 
 
 class Worker(Protocol):
@@ -105,3 +105,25 @@ class Life:
     def holds(self, rank: int) -> bool:
         """Whether `rank` is in it and has not left."""
         return rank in self.members and self.members[rank].state is not MemberState.LEFT
+
+    def describe(self, counters: JobCounters | None) -> dict[str, object]:
+        """What `status` says about it; `counters` are its row's, None while it has none."""
+        return {
+            "job": self.name,
+            "state": self.state.value,
+            "restart_count": self.restart_count,
+            "epoch": self.epoch,
+            "world_size": self.world_size,
+            "mtu_bytes": self.mtu,
+            "pools": [
+                {"pool": plan.pool_class, "window": plan.window, "chunk_bytes": plan.chunk_bytes}
+                for plan in self.pools
+            ],
+            "rounds_completed": 0 if counters is None else counters.rounds_completed,
+            "contribution_bytes": 0 if counters is None else counters.contribution_bytes,
+            "result_bytes": 0 if counters is None else counters.result_bytes,
+            "ranks": [
+                {"rank": rank, "host": m.join.host, "address": m.join.address, "state": m.state.value}
+                for rank, m in sorted(self.members.items())
+            ],
+        }

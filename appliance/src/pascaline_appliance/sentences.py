@@ -10,7 +10,7 @@ from pascaline_appliance.dataplane import OP_NAMES, Event
 
 
 def _names(joins: Mapping[int, Join], ranks: Sequence[int]) -> str:
-    """"rank 3 (host a)" or "ranks 3 (host a), 7 (host b)"."""
+    """For one rank: rank 3 (host a); for more: ranks 3 (host a), 7 (host b)."""
     hosts = [f"{rank} (host {joins[rank].host or joins[rank].address})" for rank in ranks if rank in joins]
     return ("rank " if len(hosts) == 1 else "ranks ") + ", ".join(hosts)
 

@@ -22,7 +22,9 @@ def bind(path: Path) -> socket.socket:
         if path.is_socket():
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
                 if probe.connect_ex(str(path)) == 0:
-                    raise AddressInUseError(f"another appliance serves {path}: stop it or change status.socket")
+                    raise AddressInUseError(
+                        f"another appliance serves {path}: stop it or change status.socket"
+                    )
             path.unlink()
         listener.bind(str(path))
         path.chmod(0o660)
