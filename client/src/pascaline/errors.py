@@ -15,9 +15,7 @@ class ConfigurationError(PascalineError, ValueError):
 
 
 class LocalSetupError(PascalineError):
-    """This machine lacks something: an RDMA device, a usable GID, pyverbs, the right to pin memory, an
-    MTU.
-    """
+    """Something is missing on this machine: an RDMA device, a usable GID, pyverbs, the right to pin memory, an MTU."""
 
 
 class ContractMismatch(PascalineError):
@@ -29,9 +27,7 @@ class ApplianceUnreachable(PascalineError):
 
 
 class JoinRefused(PascalineError):
-    """The appliance refused the join; `reason` is a word of the control contract, the message names both
-    values.
-    """
+    """The appliance refused the join; `reason` is a word of the control contract, the message names both values."""
 
     def __init__(self, message: str, reason: str) -> None:
         super().__init__(message)

@@ -19,7 +19,7 @@ _ROUND_MASK = (1 << (wire.VA_WINDOW_SHIFT - wire.VA_ROUND_SHIFT)) - 1
 class Chunk(NamedTuple):
     """Part of an array that fits a slot."""
 
-    index: int
+    number: int
     begin: int
     """First element."""
     end: int

@@ -62,9 +62,7 @@ class Collective:
         self._maxima: Array | None = None
 
     def streams(self, data: Line, small: Line) -> list[tuple[Line, Stream]]:
-        """What enters which line. Every line is entered in the order of the calls, which is the same on
-        all ranks.
-        """
+        """What enters which line. Every line is entered in the order of the calls, which is the same on all ranks."""
         elems = data.pool.chunk_bytes // plan.ELEM_BYTES
         if not self._codec.scaled:
             return [(data, Stream(self._data(elems), self._done))]
@@ -80,12 +78,12 @@ class Collective:
 
     def _data(self, elems: int) -> Iterator[Chunk]:
         for part in plan.chunks(self._values.size, elems):
-            maximum = np.float32(0) if self._maxima is None else self._maxima[part.index]
+            maximum = np.float32(0) if self._maxima is None else self._maxima[part.number]
             yield self._chunk(part, self._values[part.begin : part.end], self._codec, maximum)
 
     def _chunk(self, part: plan.Chunk, values: Array, codec: Codec, maximum: np.float32) -> Chunk:
         op, length_bytes = wire.OPS[codec.op], values.size * plan.ELEM_BYTES
-        immediate = wire.immediate(self._sequence, part.index, op, length_bytes)
+        immediate = wire.immediate(self._sequence, part.number, op, length_bytes)
         return Chunk(values, codec, maximum, op, immediate, length_bytes)
 
 
@@ -206,9 +204,7 @@ class Line:
         self.bytes_sent += chunk.length_bytes
 
     def drained(self) -> None:
-        """The oldest round's result has been copied out: its receive is posted again before its successor
-        is.
-        """
+        """The oldest round's result has been copied out: its receive is posted again before its successor is."""
         self.pool.post_receive()
         self.rounds_drained += 1
 

@@ -20,9 +20,7 @@ FLOAT_CODECS = ("f32", "fixed32")
 
 
 class Codec(Protocol):
-    """Encode and decode of one chunk. `values`, `encoded`: (elems,), 4-byte elements, little-endian on the
-    wire.
-    """
+    """Encode and decode of one chunk. `values`, `encoded`: (elems,), 4-byte elements, little-endian on the wire."""
 
     @property
     def op(self) -> str:

@@ -34,9 +34,7 @@ def exponent(maximum: float, world_size: int) -> int:
 
 
 def scale(values: NDArray[Any], k: int, out: NDArray[np.float32]) -> None:
-    """Out = values * 2^k in float32, in two steps where 2^k is no float32; twice as fast as ldexp per
-    element.
-    """
+    """Out = values * 2^k in float32, in two steps where 2^k is no float32; twice as fast as ldexp per element."""
     first = max(-_MAX_EXPONENT, min(_MAX_EXPONENT, k))
     np.multiply(values, np.float32(2.0**first), out=out)
     if k != first:
@@ -44,10 +42,10 @@ def scale(values: NDArray[Any], k: int, out: NDArray[np.float32]) -> None:
 
 
 def largest(values: NDArray[np.float32]) -> np.float32:
-    """Largest |x|, in the aggregator's own order: NaN > Inf > finite, compared as u32 with the sign
-    cleared.
-    """
-    return (values.view(np.uint32) & np.uint32(0x7FFFFFFF)).max().view(np.float32)
+    """Largest |x|, in the aggregator's own order: NaN > Inf > finite, compared as u32 with the sign cleared."""
+    bits: np.uint32 = (values.view(np.uint32) & np.uint32(0x7FFFFFFF)).max()
+    largest_: np.float32 = bits.view(np.float32)
+    return largest_
 
 
 class Fixed32:

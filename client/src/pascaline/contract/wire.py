@@ -12,8 +12,6 @@ from typing import Any
 
 import cffi
 
-from pascaline.errors import ContractMismatch
-
 HEADER = Path(__file__).with_name("psc_wire.def.h")
 SPOKEN_VERSION = 1
 """The version of the header that this code was written for."""
@@ -40,7 +38,7 @@ IMM_PROBE: int = _constants.PSC_IMM_PROBE
 PROBE_WINDOW = 0
 
 if VERSION != SPOKEN_VERSION:
-    raise ContractMismatch(
+    raise ImportError(
         f"{HEADER} is version {VERSION} of the wire contract, this client speaks {SPOKEN_VERSION}: "
         "reinstall pascaline, its files come from different releases"
     )
@@ -49,7 +47,5 @@ _imm_fields = struct.Struct("<4I")
 
 
 def immediate(sequence: int, chunk: int, op: int, length_bytes: int) -> int:
-    """What a message says about itself; all ranks' immediates of a round must agree before its result is
-    complete.
-    """
+    """What a message says about itself; all ranks' immediates of a round must agree before its result is complete."""
     return zlib.crc32(_imm_fields.pack(sequence & 0xFFFFFFFF, chunk, op, length_bytes))

@@ -23,15 +23,21 @@ class LinkFault(Exception):
 
 
 class Pool(Protocol):
-    """One pool's QP and its registered memory. Slot s of both buffers serves rounds r with r mod window =
-    s.
-    """
+    """One pool's QP and its registered memory. Slot s of both buffers serves rounds r with r mod window = s."""
 
     window: int
     chunk_bytes: int
     va_base: int
-    contributions: Sequence[memoryview]
-    results: Sequence[memoryview]
+
+    @property
+    def contributions(self) -> Sequence[memoryview]:
+        """What this worker writes from."""
+        ...
+
+    @property
+    def results(self) -> Sequence[memoryview]:
+        """What the appliance writes to."""
+        ...
 
     def can_write(self) -> bool:
         """Whether the send queue has room."""
@@ -47,12 +53,14 @@ class Pool(Protocol):
 
 
 class Link(Protocol):
-    """All pools of one worker, with one completion queue and the descriptor that becomes readable on
-    completions.
-    """
+    """All pools of one worker, with one completion queue and the descriptor that becomes readable on completions."""
 
-    pools: Sequence[Pool]
     completion_fd: int
+
+    @property
+    def pools(self) -> Sequence[Pool]:
+        """By number."""
+        ...
 
     def completions(self) -> list[Result]:
         """Results that have landed since the last call, in order per pool. Raises LinkFault."""

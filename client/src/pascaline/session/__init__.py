@@ -143,9 +143,7 @@ class Session:
         return self._codecs[key]
 
     def stats(self) -> dict[str, Any]:
-        """What has happened since the join: payload bytes and rounds of all pools, and what was
-        negotiated.
-        """
+        """What has happened since the join: payload bytes and rounds of all pools, and what was negotiated."""
         return {
             "bytes_sent": sum(line.bytes_sent for line in self._lines),
             "bytes_received": sum(line.bytes_received for line in self._lines),
@@ -162,9 +160,7 @@ class Session:
         }
 
     def leave(self) -> None:
-        """Finish what is pending, tell the appliance, wait until every rank has every result, close.
-        Idempotent.
-        """
+        """Finish what is pending, tell the appliance, wait until every rank has every result, close. Idempotent."""
         if self._closed:
             return
         try:
@@ -185,9 +181,7 @@ class Session:
             self.close()
 
     def close(self) -> None:
-        """Abort: end everything at once, without a word to the other ranks, whose rounds then fail.
-        Idempotent.
-        """
+        """Abort: end everything at once, without a word to the other ranks, whose rounds then fail. Idempotent."""
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
@@ -219,8 +213,8 @@ class Session:
     def _check_usable(self) -> None:
         if os.getpid() != self._pid:
             raise SessionClosed(
-                f"this session belongs to process {self._pid}, this is its fork {os.getpid()}: only the process that joined "
-                "can reduce; a worker of a DataLoader must not"
+                f"this session belongs to process {self._pid}, this is its fork {os.getpid()}: "
+                "only the process that joined can reduce; a worker of a DataLoader must not"
             )
         if self._progress.error:
             raise self._progress.error
@@ -259,9 +253,7 @@ def _spec(make: Any, pool: contract.PoolOffer) -> Any:
 
 
 def _at_exit() -> None:
-    """A script that ends without leaving: leave if all is well, so that other ranks see no fault; else
-    close.
-    """
+    """A script that ends without leaving: leave if all is well, so that other ranks see no fault; else close."""
     for session in fork.sessions():
         if isinstance(session, Session):
             with contextlib.suppress(PascalineError):

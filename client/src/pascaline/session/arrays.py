@@ -36,15 +36,15 @@ def flat_view(tensor: Any) -> Array:
 def _of_torch(tensor: Any, torch: Any) -> Array:
     if tensor.device.type != "cpu":
         raise UnsupportedTensor(
-            f"all_reduce takes CPU tensors and this one is on {tensor.device}: copy it with .cpu(); GPU memory comes with a "
-            "later release"
+            f"all_reduce takes CPU tensors and this one is on {tensor.device}: copy it with .cpu(); "
+            "GPU memory comes with a later release"
         )
     if tensor.dtype not in (torch.float32, torch.int32):
         raise _dtype(tensor.dtype)
     if tensor.requires_grad:
         raise UnsupportedTensor(
-            "all_reduce works in place, which autograd cannot follow, and this tensor requires grad: pass tensor.detach() or "
-            "tensor.grad"
+            "all_reduce works in place, which autograd cannot follow, and this tensor requires grad: "
+            "pass tensor.detach() or tensor.grad"
         )
     if tensor.layout != torch.strided or not tensor.is_contiguous():
         raise _layout()

@@ -87,9 +87,7 @@ class Control:
             ) from error
 
     def deliver(self, on_message: Callable[[Message], None], on_end: Callable[[Exception], None]) -> None:
-        """From now on a thread of its own hands every message to `on_message`, and the connection's end to
-        `on_end`.
-        """
+        """From now on a thread of its own hands every message to `on_message`, and the connection's end to `on_end`."""
 
         def read() -> None:
             try:

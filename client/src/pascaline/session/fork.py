@@ -41,9 +41,7 @@ def sessions() -> list[Held]:
 
 
 def _forget() -> None:
-    """Let the child's copies of all descriptors lead nowhere; their numbers stay taken, so no later file
-    gets them.
-    """
+    """Let the child's copies of all descriptors lead nowhere; their numbers stay taken, so no later file gets them."""
     _forgotten.extend(_open)
     _open.clear()
     held = set().union(*(session.descriptors() for session in _forgotten))

@@ -90,7 +90,7 @@ def _job_name(env: Mapping[str, str]) -> str:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """ "host", "host:port" or "[v6]:port" -> host and port."""
+    """Host and port of "host", "host:port" or "[v6]:port"."""
     if not text:
         raise ConfigurationError(
             "the appliance's address is unknown: pass appliance='host:port' or set PASCALINE_APPLIANCE"

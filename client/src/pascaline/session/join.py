@@ -117,9 +117,7 @@ class Joining:
             ) from fault
 
     def _probe(self, link: VerbsLink, mtu_bytes: int) -> None:
-        """Until the appliance's probe has come on every pool and READY on the connection, in whichever
-        order.
-        """
+        """Until the appliance's probe has come on every pool and READY on the connection, in whichever order."""
         missing, ready = {pool.index for pool in link.pools}, False
         while missing or not ready:
             if missing:

@@ -6,6 +6,7 @@ descriptor, which releases the GIL: other Python threads run while a round waits
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import threading
@@ -66,9 +67,7 @@ class Progress:
             os.eventfd_write(self.wake_fd, 1)
 
     def end(self, error: PascalineError) -> None:
-        """Whatever is pending fails with `error`; the link is flushed and closed. The first verdict
-        stands.
-        """
+        """Whatever is pending fails with `error`; the link is flushed and closed. The first verdict stands."""
         with self._lock:
             if self.error or self._verdict:
                 return
@@ -117,10 +116,8 @@ class Progress:
 
     def _turn(self) -> None:
         """Calls enter their lines, results are decoded, windows move, the next chunks are written."""
-        try:
+        with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self.wake_fd)
-        except BlockingIOError:
-            pass
         while self._inbox:
             collective, work = self._inbox.popleft()
             if not self._works:

@@ -10,7 +10,10 @@ import torch.distributed as dist
 from pascaline.torch.state import PascalineState
 
 
-def pascaline_hook(state: PascalineState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def pascaline_hook(
+    state: PascalineState,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]  # torch.distributed re-exports it from C
+) -> torch.futures.Future[torch.Tensor]:
     """Sum the bucket through the appliance and divide by the world size.
 
     The session sums, the hook divides, as DDP's own all-reduce means. DDP takes a result of any length and

@@ -30,8 +30,8 @@ def register(
     for name, parameter in ddp_model.module.named_parameters():
         if parameter.requires_grad and (parameter.dtype != torch.float32 or parameter.device.type != "cpu"):
             raise UnsupportedTensor(
-                f"parameter {name!r} is {str(parameter.dtype).removeprefix('torch.')} on {parameter.device}: this version "
-                "reduces float32 on the CPU"
+                f"parameter {name!r} is {str(parameter.dtype).removeprefix('torch.')} on {parameter.device}: "
+                "this version reduces float32 on the CPU"
             )
     if session is None:
         codec = session_options.get("codec", "f32")
@@ -42,9 +42,7 @@ def register(
 
 
 def fingerprint(module: torch.nn.Module, codec: str) -> str:
-    """What must be alike on all ranks, readable in a refusal: sizes in words, names, shapes and dtypes in
-    the hash.
-    """
+    """What must be alike on all ranks, readable in a refusal: sizes in words, names, shapes and dtypes in the hash."""
     trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
     described = "\n".join(f"{name} {tuple(p.shape)} {p.dtype}" for name, p in trained)
     digest = hashlib.sha256(described.encode()).hexdigest()[:16]

@@ -45,8 +45,8 @@ class PascalineState:
         if buffer.dtype != torch.float32:
             name = str(buffer.dtype).removeprefix("torch.")
             raise UnsupportedTensor(
-                f"a gradient bucket is {name} and this version reduces float32 only: keep parameters in float32 (autocast "
-                "may still compute in 16 bits)"
+                f"a gradient bucket is {name} and this version reduces float32 only: keep parameters in float32 "
+                "(autocast may still compute in 16 bits)"
             )
 
     def leave(self) -> None:

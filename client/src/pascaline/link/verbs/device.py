@@ -6,6 +6,7 @@ Reads device state only; creates nothing but the device context. Errors say what
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,10 @@ from pyverbs.pyverbs_error import PyverbsError, PyverbsRDMAError
 from pascaline.errors import ConfigurationError, LocalSetupError
 
 _RXE_VENDOR_ID = 0xFFFFFF
-_HOW_TO_HAVE_ONE = "load the NIC's driver, or for soft-RoCE run `modprobe rdma_rxe && rdma link add rxe0 type rxe netdev eth0`"
+_HOW_TO_HAVE_ONE = (
+    "load the NIC's driver, or for soft-RoCE run `modprobe rdma_rxe` and "
+    "`rdma link add rxe0 type rxe netdev eth0`"
+)
 
 
 @dataclass(frozen=True)
@@ -39,10 +43,9 @@ class Port:
 
 def open_port(wish: str | None) -> Port:
     """Open the device that `wish` names ("rxe0", "rxe0:1"), else the first one with an active RoCE port."""
-    try:
-        fork_init()  # a forked child's first write must not move the pages that the NIC reads and writes
-    except PyverbsError:
-        pass  # too late or not needed: the buffers are marked MADV_DONTFORK as well
+    # A forked child's first write must not move pages that the NIC uses; the buffers are marked as well.
+    with contextlib.suppress(PyverbsError):
+        fork_init()
     names = _device_names()
     device, number = _parse_wish(wish, names)
     refusals = []
@@ -105,9 +108,7 @@ def _usable_port(name: str, wanted: int | None) -> Port | str:
 
 
 def _ipv4_gid(context: Any, number: int, entries: int) -> tuple[int, str] | None:
-    """Index and address of the first RoCE v2 entry that maps an IPv4 address; the index differs from boot
-    to boot.
-    """
+    """Index and address of the first RoCE v2 entry that maps an IPv4 address; the index differs from boot to boot."""
     for entry in context.query_gid_table(entries):
         address = ipaddress.IPv6Address(str(entry.gid())).ipv4_mapped
         if entry.port_num == number and entry.gid_type == e.IBV_GID_TYPE_ROCE_V2 and address:

@@ -35,7 +35,7 @@ _opening = threading.Lock()
 
 @dataclass(frozen=True)
 class PoolEnd:
-    """This worker's end of one pool's queue pair, for the appliance to connect to."""
+    """The worker's end of one pool's queue pair, for the appliance to connect to."""
 
     index: int
     qpn: int
@@ -121,9 +121,7 @@ class VerbsLink:
         return results
 
     def _take_event(self) -> None:
-        """Fetch a waiting event and ask for the next one *before* the queue is polled: none is lost in
-        between.
-        """
+        """Fetch a waiting event and ask for the next one *before* the queue is polled: none is lost in between."""
         if select.select([self.completion_fd], [], [], 0)[0]:
             self._channel.get_cq_event(self._cq)
             self._cq.ack_events(1)
@@ -169,7 +167,7 @@ def _event_descriptors() -> set[int]:
     found = set()
     for link in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
-            if os.readlink(link) == "anon_inode:[infinibandevent]":
+            if str(link.readlink()) == "anon_inode:[infinibandevent]":
                 found.add(int(link.name))
     return found
 
@@ -179,6 +177,6 @@ def rdma_descriptors() -> set[int]:
     found = _event_descriptors()
     for link in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
-            if os.readlink(link).startswith("/dev/infiniband/"):
+            if str(link.readlink()).startswith("/dev/infiniband/"):
                 found.add(int(link.name))
     return found

@@ -17,9 +17,7 @@ from pascaline.errors import LocalSetupError
 
 
 class Registered:
-    """`slots` slots of `slot_bytes` bytes in one memory region. A forked child does not get these pages at
-    all.
-    """
+    """`slots` slots of `slot_bytes` bytes in one memory region. A forked child does not get these pages at all."""
 
     def __init__(self, pd: Any, slots: int, slot_bytes: int, access: int) -> None:
         self.bytes = slots * slot_bytes
@@ -46,7 +44,7 @@ def _refused(bytes_: int, error: Any) -> LocalSetupError:
     if error.error_code not in (errno.ENOMEM, errno.EPERM, errno.EAGAIN):
         return LocalSetupError(f"registering {bytes_} bytes with the RDMA device failed: {error}")
     return LocalSetupError(
-        f"registering {bytes_} bytes with the RDMA device was refused; `ulimit -l` (locked memory) is {limit}: raise it, "
-        "for instance `* - memlock unlimited` in /etc/security/limits.conf, LimitMEMLOCK=infinity in a systemd unit or "
-        "`--ulimit memlock=-1` for a container, or ask the session for a smaller window or chunk_bytes"
+        f"registering {bytes_} bytes with the RDMA device was refused; `ulimit -l` (locked memory) is {limit}: "
+        "raise it, for instance `* - memlock unlimited` in /etc/security/limits.conf, LimitMEMLOCK=infinity "
+        "in a systemd unit or `--ulimit memlock=-1` for a container, or ask the session for a smaller window or chunk_bytes"
     )

@@ -75,7 +75,7 @@ class VerbsPool:
         attr.qp_access_flags = e.IBV_ACCESS_REMOTE_WRITE
         self._qp.to_init(attr)
         route = GlobalRoute(GID(gid_of(peer)), 0, self._port.gid_index, HOP_LIMIT, traffic_class)
-        attr.ah_attr = AHAttr(port_num=self._port.number, is_global=1, grh=route)
+        attr.ah_attr = AHAttr(gr=route, is_global=1, port_num=self._port.number)
         attr.path_mtu = (mtu_bytes // 128).bit_length() - 1
         attr.dest_qp_num, attr.rq_psn = self._spec.qpn, self._spec.start_psn
         attr.max_dest_rd_atomic, attr.min_rnr_timer = 1, MIN_RNR_TIMER
