@@ -19,7 +19,7 @@ from pascaline.errors import EpochEnded, PascalineError, SessionClosed, Timeout
 from pascaline.reduce import Line, op_windows
 from pascaline.session import fork
 from pascaline.session.arrays import flat_view
-from pascaline.session.control import ConnectionLost, Control, Message
+from pascaline.session.control import EMULATED_HANDSHAKE_S, HANDSHAKE_S, ConnectionLost, Control, Message
 from pascaline.session.identity import resolve
 from pascaline.session.join import OPS, Joining, Wishes
 from pascaline.session.progress import Progress
@@ -78,7 +78,8 @@ class Session:
         self._lock = threading.Lock()
         self._sequence = 0
         self._closed = False
-        self._left = threading.Event()
+        self._left = False
+        self._parted = threading.Event()
         self._codecs: dict[tuple[str, str], codecs.Codec] = {}
         self._join(Wishes(plan, chunk_bytes, window, join_timeout_s), timeout_s)
 
@@ -86,9 +87,11 @@ class Session:
         from pascaline.link import verbs  # here, so that a machine without pyverbs can import this package
 
         with contextlib.ExitStack() as undo:
+            before = verbs.rdma_descriptors()
             port = verbs.open_port(self._identity.device)
             undo.callback(port.context.close)
-            self._control = Control(self._identity.host, self._identity.port)
+            handshake_s = EMULATED_HANDSHAKE_S if port.software else HANDSHAKE_S
+            self._control = Control(self._identity.host, self._identity.port, handshake_s)
             undo.callback(self._control.close)
             joining = Joining(self._control, self._identity, wishes)
             self._offer = joining.offer(port)
@@ -97,7 +100,7 @@ class Session:
             joining.connect(link, self._offer)
             undo.pop_all()
         self._port = port
-        self._descriptors = verbs.rdma_descriptors() | {self._control.fileno()}
+        self._descriptors = verbs.rdma_descriptors() - before | {self._control.fileno()}
         windows = op_windows(list(OPS))
         self._lines = [Line(pool, windows) for pool in link.pools]
         by_class = {pool.pool_class: line for pool, line in zip(self._offer.pools, self._lines, strict=True)}
@@ -171,8 +174,9 @@ class Session:
                 self._control.send(
                     contract.Leave(received=[line.rounds_drained & 0xFFFFFFFF for line in self._lines])
                 )
-            left = self._left.wait(max(self._offer.deadline_s, _LEFT_S))
-            if not left:
+            self._parted.wait(max(self._offer.deadline_s, _LEFT_S))
+            if not self._left:
+                self._progress.wait_ended(_FLUSH_S if self._parted.is_set() else 0)
                 self._check_usable()
                 raise Timeout(
                     f"the appliance at {self._identity.appliance} has not confirmed the leave of rank {self.rank}"
@@ -186,9 +190,10 @@ class Session:
             return
         self._closed = True
         self._progress.end(SessionClosed(f"the session of rank {self.rank} in job {self.job!r} is closed"))
-        self._progress.join(_FLUSH_S)
+        ended = self._progress.wait_ended(_FLUSH_S)
         self._control.close()
-        self._port.context.close()
+        if ended:  # else the thread may still be inside the device's library
+            self._port.context.close()
         fork.untrack(self)
 
     def __enter__(self) -> Self:
@@ -223,15 +228,18 @@ class Session:
 
     def _on_message(self, message: Message) -> None:
         if isinstance(message, contract.Left):
-            self._left.set()
+            self._left = True
+            self._parted.set()
         elif isinstance(message, contract.Ended):
+            self._parted.set()
             self._progress.end(EpochEnded(message.message, message.fault, message.rank))
         elif isinstance(message, contract.Event) and message.kind == "waiting":
             self._progress.now_waiting_for(message.ranks, message.message)
 
     def _on_end(self, error: Exception) -> None:
         """The connection is gone. After Left that is as it should be."""
-        if self._left.is_set():
+        self._parted.set()
+        if self._left:
             return
         ended = EpochEnded(
             f"the control connection to the appliance at {self._identity.appliance} is lost: {error}",

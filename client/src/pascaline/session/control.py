@@ -18,7 +18,10 @@ from websockets.sync.client import connect
 from pascaline.contract import control
 from pascaline.errors import ApplianceUnreachable, ContractMismatch
 
-CONNECT_S = 4.0
+CONNECT_S = 2.0
+HANDSHAKE_S = 2.5
+EMULATED_HANDSHAKE_S = 15.0
+"""Soft-RoCE often means an emulated machine, where a handshake takes seconds when several workers start."""
 _PING_EVERY_S = 2.0
 _PONG_WITHIN_S = 20.0
 _DEAD_PEER_S = 5
@@ -35,7 +38,7 @@ class ConnectionLost(Exception):
 class Control:
     """One worker's connection to the appliance."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, handshake_s: float = HANDSHAKE_S) -> None:
         self.address = f"{host}:{port}"
         try:
             self._socket = socket.create_connection((host, port), timeout=CONNECT_S)
@@ -44,7 +47,7 @@ class Control:
                 f"ws://{self.address}/",
                 sock=self._socket,
                 compression=None,
-                open_timeout=CONNECT_S,
+                open_timeout=handshake_s,
                 close_timeout=1,
                 ping_interval=_PING_EVERY_S,
                 ping_timeout=_PONG_WITHIN_S,

@@ -7,7 +7,6 @@ with one sentence about what disagrees.
 from __future__ import annotations
 
 import contextlib
-import select
 import socket
 import time
 from dataclasses import dataclass
@@ -121,7 +120,7 @@ class Joining:
         missing, ready = {pool.index for pool in link.pools}, False
         while missing or not ready:
             if missing:
-                select.select([link.completion_fd], [], [], _STEP_S)
+                link.wait(_STEP_S)
                 for result in link.completions():
                     if result.immediate != wire.IMM_PROBE or result.length_bytes != mtu_bytes:
                         raise LinkFault(f"a result of {result.length_bytes} bytes came instead of the probe")

@@ -83,10 +83,12 @@ class Progress:
         """Until nothing is pending."""
         return self._idle.wait(timeout_s)
 
-    def join(self, timeout_s: float) -> None:
-        """Wait for the thread after `end`."""
-        if self._thread is not threading.current_thread():
-            self._thread.join(timeout_s)
+    def wait_ended(self, timeout_s: float) -> bool:
+        """Until the thread has ended, after `end` or a failure; False if it has not, or is the caller."""
+        if self._thread is threading.current_thread():
+            return False
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
 
     # The thread.
 

@@ -28,4 +28,6 @@ def pascaline_hook(
         return summed.value().div_(state.session.world_size)
 
     future: torch.futures.Future[torch.Tensor] = work.get_future()
-    return future.then(mean)
+    divided = future.then(mean)
+    state.launched(work, bucket.is_last())
+    return divided

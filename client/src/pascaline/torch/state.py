@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from pascaline.errors import ConfigurationError, UnsupportedTensor
 from pascaline.session import Session
+from pascaline.session.work import Work
 
 
 class PascalineState:
@@ -39,6 +40,7 @@ class PascalineState:
                 "join with the group's rank and world size"
             )
         self.session = session
+        self._pending: list[Work] = []
 
     def check(self, buffer: torch.Tensor) -> None:
         """Refuse what the appliance cannot sum; mixed dtypes give one bucket each."""
@@ -48,6 +50,18 @@ class PascalineState:
                 f"a gradient bucket is {name} and this version reduces float32 only: keep parameters in float32 "
                 "(autocast may still compute in 16 bits)"
             )
+
+    def launched(self, work: Work, is_last: bool) -> None:
+        """Remember a bucket's work; with the backward pass's last one, wait for all of them here, in Python.
+
+        DDP waits for its futures in C++, where Ctrl-C is not heard: a missing rank would make the process deaf. Nothing
+        is lost by waiting now, since DDP does nothing but wait after its last bucket.
+        """
+        self._pending.append(work)
+        if is_last:
+            pending, self._pending = self._pending, []
+            for launched in pending:
+                launched.wait()
 
     def leave(self) -> None:
         """Leave the job: every rank keeps its results."""

@@ -110,7 +110,7 @@ def _usable_port(name: str, wanted: int | None) -> Port | str:
 def _ipv4_gid(context: Any, number: int, entries: int) -> tuple[int, str] | None:
     """Index and address of the first RoCE v2 entry that maps an IPv4 address; the index differs from boot to boot."""
     for entry in context.query_gid_table(entries):
-        address = ipaddress.IPv6Address(str(entry.gid())).ipv4_mapped
+        address = ipaddress.IPv6Address(entry.gid_str()).ipv4_mapped
         if entry.port_num == number and entry.gid_type == e.IBV_GID_TYPE_ROCE_V2 and address:
             return entry.gid_index, str(address)
     return None

@@ -72,6 +72,8 @@ class VerbsLink:
             own(self._channel.close)
             (self.completion_fd,) = _event_descriptors() - before
         os.set_blocking(self.completion_fd, False)
+        self._poller = select.poll()
+        self._poller.register(self.completion_fd, select.POLLIN)
         pd = PD(self._port.context)
         own(pd.close)
         depth = sum(sum(queue_depths(spec.window)) for spec in specs)  # an overflow would be fatal
@@ -107,6 +109,10 @@ class VerbsLink:
         for pool in self.pools:
             pool.to_ready_to_send()
 
+    def wait(self, timeout_s: float) -> bool:
+        """Sleep until completions may have come, without the GIL."""
+        return bool(self._poller.poll(timeout_s * 1000))
+
     def completions(self) -> list[Result]:
         """Results that have landed since the last call. Raises LinkFault when a queue pair has failed."""
         self._take_event()
@@ -122,7 +128,7 @@ class VerbsLink:
 
     def _take_event(self) -> None:
         """Fetch a waiting event and ask for the next one *before* the queue is polled: none is lost in between."""
-        if select.select([self.completion_fd], [], [], 0)[0]:
+        if self.wait(0):
             self._channel.get_cq_event(self._cq)
             self._cq.ack_events(1)
             self._cq.req_notify()

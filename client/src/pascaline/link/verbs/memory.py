@@ -45,6 +45,6 @@ def _refused(bytes_: int, error: Any) -> LocalSetupError:
         return LocalSetupError(f"registering {bytes_} bytes with the RDMA device failed: {error}")
     return LocalSetupError(
         f"registering {bytes_} bytes with the RDMA device was refused; `ulimit -l` (locked memory) is {limit}: "
-        "raise it, for instance `* - memlock unlimited` in /etc/security/limits.conf, LimitMEMLOCK=infinity "
-        "in a systemd unit or `--ulimit memlock=-1` for a container, or ask the session for a smaller window or chunk_bytes"
+        "raise it, for instance `* - memlock unlimited` in /etc/security/limits.conf, LimitMEMLOCK=infinity in a "
+        "systemd unit or `--ulimit memlock=-1` for a container, or ask for a smaller window or chunk_bytes"
     )
