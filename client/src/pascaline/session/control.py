@@ -6,6 +6,7 @@ come. Touches the socket and the contract only.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Callable
@@ -40,10 +41,12 @@ class Control:
 
     def __init__(self, host: str, port: int, handshake_s: float = HANDSHAKE_S) -> None:
         self.address = f"{host}:{port}"
+        self._open = contextlib.ExitStack()
         try:
             self._socket = socket.create_connection((host, port), timeout=CONNECT_S)
+            self._socket.settimeout(None)
             _keep_alive(self._socket)
-            self._websocket = connect(
+            connecting = connect(
                 f"ws://{self.address}/",
                 sock=self._socket,
                 compression=None,
@@ -53,6 +56,7 @@ class Control:
                 ping_timeout=_PONG_WITHIN_S,
                 max_size=control.MAX_MESSAGE_BYTES,
             )
+            self._websocket = self._open.enter_context(connecting)
         except (OSError, WebSocketException) as error:
             raise ApplianceUnreachable(
                 f"the appliance at {self.address} does not answer ({error or type(error).__name__}): check the address "
@@ -104,7 +108,7 @@ class Control:
 
     def close(self) -> None:
         """Close the connection; the thread ends."""
-        self._websocket.close()
+        self._open.close()
         if self._thread and self._thread is not threading.current_thread():
             self._thread.join(timeout=2)
 
