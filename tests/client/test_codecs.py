@@ -144,10 +144,10 @@ def test_int32_wraps() -> None:
 
 
 def test_an_unknown_codec_is_refused_by_name() -> None:
-    with pytest.raises(ConfigurationError, match="no codec 'thc'.*f32, fixed32"):
+    with pytest.raises(ConfigurationError, match=r"no codec 'thc'.*f32, fixed32"):
         codecs.for_array(np.dtype(np.float32), "thc", 2)
 
 
 def test_fixed32_refuses_more_ranks_than_the_contract() -> None:
-    with pytest.raises(ConfigurationError, match="1 to 64 ranks, not 65"):
+    with pytest.raises(ConfigurationError, match=r"1 to 64 ranks, not 65"):
         Fixed32(65)

@@ -1,4 +1,4 @@
-"""The hook on a real DistributedDataParallel model over Gloo. Its session is a stand-in here: soft-RoCE is elsewhere."""
+"""The hook on a real DistributedDataParallel model over Gloo. Its session is a stand-in: soft-RoCE is elsewhere."""
 
 from __future__ import annotations
 

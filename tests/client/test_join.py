@@ -152,7 +152,7 @@ def test_a_join_that_lacks_ranks_times_out_with_the_last_word() -> None:
     began = time.monotonic()
     with (
         peer(script) as port,
-        pytest.raises(Timeout, match="rank 1 of job 'job' has waited 0.3 s.*rank 0 is missing"),
+        pytest.raises(Timeout, match=r"rank 1 of job 'job' has waited 0\.3 s.*rank 0 is missing"),
     ):
         offered(port, timeout_s=0.3)
     assert time.monotonic() - began < 3
@@ -177,5 +177,5 @@ def test_somebody_listens_and_says_nothing() -> None:
 
 
 def test_an_unknown_host() -> None:
-    with pytest.raises(ApplianceUnreachable, match="no-such-host.invalid:4790 does not answer"):
+    with pytest.raises(ApplianceUnreachable, match=r"no-such-host\.invalid:4790 does not answer"):
         Control("no-such-host.invalid", 4790)

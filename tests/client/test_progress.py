@@ -132,7 +132,7 @@ def test_a_defect_ends_the_wait_too(pair: list[Progress]) -> None:
         decode = encode
 
     work = submit(pair[0], np.ones(1, np.float32), 0, Broken())
-    with pytest.raises(PascalineError, match="internal error.*a defect"):
+    with pytest.raises(PascalineError, match=r"internal error.*a defect"):
         work.wait(5)
 
 

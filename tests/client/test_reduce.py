@@ -1,4 +1,4 @@
-"""reduce: several workers' lines over a rack in memory, advanced in any order: exact sums, in place, within the window."""
+"""reduce: several workers' lines over a rack in memory, advanced in any order: exact sums, within the window."""
 
 from __future__ import annotations
 

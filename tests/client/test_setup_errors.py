@@ -1,4 +1,4 @@
-"""What this machine lacks is said in one sentence, quickly. Run where it is really lacking: in processes of their own."""
+"""What this machine lacks is said in one sentence, quickly. Run in processes of their own."""
 
 from __future__ import annotations
 
