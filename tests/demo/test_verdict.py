@@ -32,6 +32,7 @@ SOUND = Facts(
 def test_a_sound_run_passes(tmp_path: Path) -> None:
     assert objections(SOUND) == []
     assert report(SOUND, tmp_path) == 0
+    assert report(SOUND, tmp_path, expect_objections=True) == 1
 
 
 @pytest.mark.parametrize(
@@ -50,6 +51,7 @@ def test_one_false_claim_fails_it(change: dict, sentence: str, tmp_path: Path, c
     facts = dataclasses.replace(SOUND, **change)
     assert len(objections(facts)) == 1
     assert report(facts, tmp_path) == 1
+    assert report(facts, tmp_path, expect_objections=True) == 0
     assert sentence in capsys.readouterr().err
 
 
