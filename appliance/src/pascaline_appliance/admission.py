@@ -1,0 +1,157 @@
+"""Admission: which pools a job gets, and why not. Pure: numbers in, a plan or a Refusal with the numbers out.
+
+Budgets: N * W * chunk, in packets, within what the port holds before the lane looks; the slots of all jobs of a lane
+within limits.slot_bytes. A worker that wishes a size gets it or a refusal; otherwise the appliance halves its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from ipaddress import AddressValueError, IPv4Address
+
+from pascaline_appliance.config import Config
+from pascaline_appliance.contract.control import CONTROL_VERSION, Join
+from pascaline_appliance.dataplane import WIRE_VERSION, PoolPlan
+from pascaline_appliance.errors import Refusal
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What is there to share."""
+
+    window: int
+    chunk_bytes: int
+    small_window: int
+    rx_ring_packets: int
+    slot_bytes: int
+    slot_bytes_in_use: int
+
+
+def budget_of(config: Config, slot_bytes_in_use: int) -> Budget:
+    """The budget of the one port and lane."""
+    return Budget(
+        window=config.limits.window,
+        chunk_bytes=config.limits.chunk_bytes,
+        small_window=config.limits.small_window,
+        rx_ring_packets=config.port[0].rx_ring_packets,
+        slot_bytes=config.limits.slot_bytes,
+        slot_bytes_in_use=slot_bytes_in_use,
+    )
+
+
+def who(join: Join) -> str:
+    """How people know a rank."""
+    return f"rank {join.rank} (host {join.host or join.address})"
+
+
+def slot_bytes(pools: Sequence[PoolPlan]) -> int:
+    """Bytes of all slots: 2W per pool."""
+    return sum(2 * pool.window * pool.chunk_bytes for pool in pools)
+
+
+def check_versions(control_version: object, wire_version: object) -> None:
+    """Both versions of a joining worker against ours."""
+    if control_version != CONTROL_VERSION:
+        raise Refusal(
+            "version",
+            f"the worker speaks control version {control_version}, the appliance {CONTROL_VERSION}: install the"
+            " client and the appliance from the same release",
+        )
+    if wire_version != WIRE_VERSION:
+        raise Refusal(
+            "version",
+            f"the worker speaks wire version {wire_version}, the appliance {WIRE_VERSION}: install the client and"
+            " the appliance from the same release",
+        )
+
+
+def check_join(join: Join, config: Config, jobs: Collection[str]) -> None:
+    """What can be judged by one rank's message and the names of the jobs that are there."""
+    check_versions(join.control_version, join.wire_version)
+    if join.rank >= join.world_size:
+        raise Refusal("rank", f"rank {join.rank} is not below world size {join.world_size}")
+    try:
+        address = IPv4Address(join.address)
+    except AddressValueError as error:
+        raise Refusal(
+            "address", f"{join.address!r} of rank {join.rank} is not an IPv4 address: {error}"
+        ) from error
+    if address == config.data.address.ip or address.is_multicast or address.is_unspecified:
+        raise Refusal("address", f"rank {join.rank} cannot have the address {address}: it is not a worker's")
+    if join.job not in jobs and len(jobs) >= config.limits.max_jobs:
+        raise Refusal("budget", f"{len(jobs)} jobs are open, limits.max_jobs is {config.limits.max_jobs}")
+
+
+def check_agreement(first: Join, join: Join) -> None:
+    """What must be alike on all ranks of a job."""
+    if join.world_size != first.world_size:
+        raise Refusal(
+            "world_size",
+            f"{who(join)} says world size {join.world_size}, {who(first)} says {first.world_size}: start all ranks"
+            f" of job {join.job} with one world size",
+        )
+    if join.ops != first.ops:
+        raise Refusal(
+            "ops",
+            f"{who(join)} wants the ops {', '.join(join.ops)}, {who(first)} {', '.join(first.ops)}: use one codec"
+            " on all ranks",
+        )
+    if join.plan != first.plan:
+        raise Refusal(
+            "plan",
+            f"the plan of {who(join)} is {join.plan!r}, that of {who(first)} {first.plan!r}: all ranks must run"
+            " one model with one codec",
+        )
+
+
+def _packets(world_size: int, pools: Sequence[PoolPlan], mtu: int) -> int:
+    """Packets of contributions that may be on their way at once: N * W * chunk."""
+    return world_size * sum(pool.window * -(-pool.chunk_bytes // mtu) for pool in pools)
+
+
+def _complaint(budget: Budget, world_size: int, pools: Sequence[PoolPlan], mtu: int) -> str | None:
+    """Which budget the pools exceed, with the numbers; None: they fit."""
+    data = pools[0]
+    packets = _packets(world_size, pools, mtu)
+    if packets > budget.rx_ring_packets:
+        return (
+            f"{world_size} ranks * window {data.window} * chunks of {data.chunk_bytes} bytes, and small messages, are"
+            f" {packets} packets of {mtu} bytes, the port's ring holds {budget.rx_ring_packets}: ask for a smaller"
+            " window or chunk, or raise port.rx_ring_packets"
+        )
+    wanted = slot_bytes(pools)
+    if budget.slot_bytes_in_use + wanted > budget.slot_bytes:
+        return (
+            f"the job's slots take {wanted} bytes, {budget.slot_bytes - budget.slot_bytes_in_use} of"
+            f" {budget.slot_bytes} are free: ask for a smaller window or chunk, or raise limits.slot_bytes"
+        )
+    return None
+
+
+def _power_of_two(value: int) -> int:
+    return 1 << (value.bit_length() - 1)
+
+
+def plan_pools(budget: Budget, joins: Sequence[Join], mtu: int) -> list[PoolPlan]:
+    """The pools of a job of these ranks; Refusal("budget") with the numbers if none fit.
+
+    A wish of several ranks is their smallest. Windows are powers of two, chunks multiples of the path MTU.
+    """
+    world_size = joins[0].world_size
+    chunk_wishes = [join.chunk_bytes for join in joins if join.chunk_bytes is not None]
+    window_wishes = [join.window for join in joins if join.window is not None]
+    chunk = min(chunk_wishes, default=budget.chunk_bytes)
+    window = _power_of_two(min(window_wishes, default=budget.window))
+    while True:
+        chunk = max(chunk // mtu, 1) * mtu
+        pools = [PoolPlan("data", window, chunk), PoolPlan("small", budget.small_window, mtu)]
+        complaint = _complaint(budget, world_size, pools, mtu)
+        if complaint is None:
+            return pools
+        if chunk > mtu and not chunk_wishes:
+            chunk //= 2
+        elif window > 1 and not window_wishes:
+            window //= 2
+        else:
+            raise Refusal("budget", complaint)

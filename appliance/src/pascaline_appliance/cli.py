@@ -1,0 +1,87 @@
+"""The command `pascaline-appliance`. Every failure is one sentence on stderr and an exit code of its own."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pascaline_appliance.config import Status, load_config
+from pascaline_appliance.errors import ApplianceError
+from pascaline_appliance.status_server import ask
+
+DEFAULT_SOCKET = Path(Status().socket)
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.callback()
+def _about() -> None:
+    """The aggregation appliance: adds gradient packets as they arrive and sends the sum back."""
+
+
+@app.command()
+def run(
+    config: Annotated[Path, typer.Option(help="Configuration file (TOML).")],
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log joins and leaves.")] = False,
+) -> None:
+    """Run the appliance until SIGTERM or SIGINT."""
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING,
+        format="pascaline-appliance: %(message)s",
+        stream=sys.stderr,
+    )
+    # Connections that are no WebSocket are a scanner's business, not an operator's.
+    logging.getLogger("websockets").setLevel(logging.CRITICAL)
+    settings = load_config(config)
+    # Loads the data plane: a wrong configuration is told even where the library does not load.
+    from pascaline_appliance import service
+
+    service.run(settings)
+
+
+def _table(status: dict[str, Any]) -> str:
+    """The status for people."""
+    port, lane, usage = status["ports"][0], status["lanes"][0], status["usage"]
+    lines = [
+        f"pascaline-appliance {status['version']}, pid {status['pid']}, up {status['uptime_s']} s",
+        f"port    {port['device']} ({port['driver']}, {port['mac']}), link {'up' if port['link_up'] else 'down'},"
+        f" RoCE MTU {port['roce_mtu_bytes']} bytes, {status['address']}",
+        f"lanes   {len(status['lanes'])} on core {lane['core']}, {status['steering']}, {status['arith']};"
+        f" {usage['qps']} QPs, {usage['mbufs_in_use']} mbufs in use",
+        f"control {status['control']}{' (insecure)' if status['insecure_listen'] else ''}",
+        f"jobs    {len(status['jobs'])}",
+    ]
+    for job in status["jobs"]:
+        lines.append(
+            f"  {job['job']}: {job['state']}, epoch {job['epoch']}, {len(job['ranks'])} of {job['world_size']} ranks,"
+            f" {job['rounds_completed']} rounds, {job['contribution_bytes']} bytes added"
+        )
+        lines += [
+            f"    rank {rank['rank']} {rank['host']} {rank['address']} {rank['state']}"
+            for rank in job["ranks"]
+        ]
+    return "\n".join(lines)
+
+
+@app.command()
+def status(
+    socket: Annotated[Path, typer.Option(help="Status socket of the appliance.")] = DEFAULT_SOCKET,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Ask the running appliance what it does."""
+    description = ask(socket)
+    print(json.dumps(description, indent=2) if as_json else _table(description))
+
+
+def main() -> None:
+    """Entry point: exceptions become sentences and exit codes here and nowhere else."""
+    try:
+        app()
+    except ApplianceError as error:
+        print(f"pascaline-appliance: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

@@ -1,0 +1,310 @@
+"""The door to the data plane: the only module that imports the compiled one, with the one function that turns its codes
+into exceptions. Everything here is called by one thread, the one that runs the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+from typing import Any
+
+from pascaline_appliance._dataplane import ffi, lib
+from pascaline_appliance.config import Config
+from pascaline_appliance.errors import (
+    ApplianceError,
+    DataPlaneError,
+    DataPlaneStartError,
+    LaneCoreError,
+    MtuTooSmallError,
+    PortAbsentError,
+    StatsFileError,
+)
+
+WIRE_VERSION: int = lib.PSC_WIRE_VERSION
+STEERING = "single lane"
+"""How packets find their lane; with one lane there is nothing to choose."""
+JOB_ROWS_BEYOND_LIVING = 32
+"""Rows of the statistics segment for jobs that have ended."""
+
+if lib.psc_ctl_version() != lib.PSC_CTL_VERSION:
+    raise ImportError(
+        f"libpascaline speaks version {lib.psc_ctl_version()} of psc_ctl.def.h, this package was compiled for"
+        f" {lib.PSC_CTL_VERSION}: reinstall pascaline-appliance against the installed library"
+    )
+
+
+def _names(enum: str, prefix: str) -> dict[int, str]:
+    """Value -> name in lower case without its prefix, from the C enum itself."""
+    elements: dict[int, str] = ffi.typeof(enum).elements
+    return {value: name.removeprefix(prefix).lower() for value, name in elements.items()}
+
+
+FAULT_NAMES = _names("enum psc_fault", "PSC_FAULT_")
+FAULTS = {name: value for value, name in FAULT_NAMES.items()}
+OPS = {name: value for value, name in _names("enum psc_op", "PSC_OP_").items()}
+OP_NAMES = {value: name for name, value in OPS.items()}
+POOL_CLASSES = {name: value for value, name in _names("enum psc_pool_class", "PSC_POOL_").items()}
+EVENT_NAMES = _names("enum psc_ctl_event_kind", "PSC_CTL_EVENT_")
+COMMAND_NAMES = _names("enum psc_ctl_command", "PSC_CTL_COMMAND_")
+_CODE_NAMES = _names("enum psc_ctl_code", "PSC_CTL_")
+
+_START_ERRORS: dict[str, type[ApplianceError]] = {
+    "lane_core": LaneCoreError,
+    "port_absent": PortAbsentError,
+    "mtu_too_small": MtuTooSmallError,
+    "stats_file": StatsFileError,
+}
+_CALL_SENTENCES = {
+    "memory": "not enough memory of the data plane is free for the job's slots: raise memory.memory_mib",
+    "too_many_jobs": "limits.max_jobs jobs are open already",
+    "no_qpn": "the lane's queue pair numbers are in use or in their 60 s of quarantine",
+    "no_job": "the job is not open any more",
+    "argument": "a number is out of range",
+    "busy": "the lane does not take commands fast enough",
+    "state": "the data plane is not running",
+}
+
+
+def _check(code: int, text: str | None = None) -> None:
+    """Raise what a code means; `text` is the sentence of a start, None elsewhere."""
+    if code == lib.PSC_CTL_OK:
+        return
+    name = _CODE_NAMES[code]
+    if text is not None:
+        raise _START_ERRORS.get(name, DataPlaneStartError)(text)
+    raise DataPlaneError(name, _CALL_SENTENCES.get(name, f"the data plane answers {name}"))
+
+
+@dataclass(frozen=True)
+class PoolPlan:
+    """One pool of a job: its class by name, W, and bytes of a slot."""
+
+    pool_class: str
+    window: int
+    chunk_bytes: int
+
+
+@dataclass(frozen=True)
+class QueuePairEnd:
+    """The appliance's end of one QP."""
+
+    qpn: int
+    start_psn: int
+    rkey: int
+    va_base: int
+
+
+@dataclass(frozen=True)
+class PeerEnd:
+    """The worker's end of one QP."""
+
+    address: IPv4Address
+    qpn: int
+    start_psn: int
+    result_rkey: int
+    result_va: int
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a lane tells; which fields mean something is written at enum psc_ctl_event_kind."""
+
+    kind: str
+    job: int
+    pool: int
+    rank: int
+    round: int
+    ranks: tuple[int, ...]
+    fault: str
+    expected: int
+    got: int
+    complete: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class JobCounters:
+    """The counters of one job's row."""
+
+    contribution_bytes: int
+    result_bytes: int
+    rounds_completed: int
+
+
+def _mapped(address: IPv4Address | None) -> bytes:
+    """16 bytes as the data plane holds an address: ::ffff:a.b.c.d, all zero for none."""
+    return bytes(16) if address is None else bytes(10) + b"\xff\xff" + address.packed
+
+
+def _fill(config: Config, c: Any) -> None:
+    """Copy the configuration into struct psc_ctl_config."""
+    for i, port in enumerate(config.port):
+        c.ports[i].devargs = port.devargs.encode()
+        c.ports[i].pci = port.is_pci
+        c.ports[i].rx_ring_packets = port.rx_ring_packets
+        c.ports[i].tx_ring_packets = port.tx_ring_packets
+    c.port_count = len(config.port)
+    for i, core in enumerate(config.lanes.cores):
+        c.lane_cores[i] = core
+    c.lane_count = len(config.lanes.cores)
+    c.huge_pages = config.memory.huge_pages
+    c.memory_mib = config.memory.memory_mib
+    c.idle_sleep_us = config.lanes.idle_sleep_us
+    c.address = list(_mapped(config.data.address.ip))
+    c.gateway = list(_mapped(config.data.gateway))
+    c.prefix_bits = config.data.address.network.prefixlen
+    c.vlan = config.data.vlan
+    c.dscp = config.data.dscp
+    c.roce_mtu = config.data.mtu or 0
+    c.max_unacked_packets = config.limits.max_unacked_packets
+    c.retransmit_exponent = config.limits.retransmit_exponent
+    c.retries = config.limits.retries
+    c.progress_us = int(config.limits.progress_s * 1e6)
+    c.waiting_event_us = int(config.limits.waiting_event_s * 1e6)
+    c.max_jobs = config.limits.max_jobs
+    c.job_rows = config.limits.max_jobs + JOB_ROWS_BEYOND_LIVING
+    c.stats_path = config.stats.path.encode()
+
+
+class DataPlane:
+    """EAL, ports and lanes of this process; starts once."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.roce_mtu = 0
+        self.lanes = len(config.lanes.cores)
+
+    def start(self) -> None:
+        """Start EAL, ports and lanes; an ApplianceError of the fitting class says why it does not."""
+        c = ffi.new("struct psc_ctl_config *")
+        _fill(self._config, c)
+        text = ffi.new("char[]", lib.PSC_CTL_TEXT_BYTES)
+        code = lib.psc_ctl_start(c, text)
+        _check(code, ffi.string(text).decode(errors="replace"))
+        self.roce_mtu = int(str(self.port_status()["roce_mtu_bytes"]))
+
+    def stop(self) -> None:
+        """Stop lanes, free jobs, close ports, mark the statistics as stopped."""
+        lib.psc_ctl_stop()
+
+    @property
+    def event_fd(self) -> int:
+        """Readable when an event waits."""
+        return int(lib.psc_ctl_event_fd())
+
+    def open_job(
+        self,
+        name: str,
+        lane: int,
+        world_size: int,
+        mtu: int,
+        epoch: int,
+        ops: Sequence[str],
+        pools: Sequence[PoolPlan],
+    ) -> tuple[int, list[list[QueuePairEnd]]]:
+        """Reserve slots and QPNs; returns the job's number and our ends as [pool][rank]."""
+        spec = ffi.new("struct psc_ctl_job *")
+        spec.name = name.encode()
+        spec.lane, spec.world_size, spec.mtu, spec.epoch = lane, world_size, mtu, epoch
+        for i, op in enumerate(ops):
+            spec.ops[i] = OPS[op]
+        spec.op_count = len(ops)
+        for i, pool in enumerate(pools):
+            spec.pools[i].pool_class = POOL_CLASSES[pool.pool_class]
+            spec.pools[i].window = pool.window
+            spec.pools[i].chunk_bytes = pool.chunk_bytes
+        spec.pool_count = len(pools)
+        number = ffi.new("uint32_t *")
+        ends = ffi.new("struct psc_ctl_qp[]", len(pools) * world_size)
+        _check(lib.psc_ctl_job_open(spec, number, ends))
+        return number[0], [
+            [_end(ends[pool * world_size + rank]) for rank in range(world_size)] for pool in range(len(pools))
+        ]
+
+    def connect(self, job: int, pool: int, rank: int, peer: PeerEnd) -> None:
+        """Hand over the worker's end of one QP; the event `connected` or `fault` answers."""
+        c = ffi.new("struct psc_ctl_peer *")
+        c.address = list(_mapped(peer.address))
+        c.qpn, c.start_psn = peer.qpn, peer.start_psn
+        c.result_rkey, c.result_va = peer.result_rkey, peer.result_va
+        _check(lib.psc_ctl_qp_connect(job, pool, rank, c))
+
+    def ready(self, job: int) -> None:
+        """For the statistics: rounds may begin."""
+        _check(lib.psc_ctl_job_ready(job))
+
+    def leave(self, job: int, rank: int, received: Sequence[int]) -> None:
+        """`received[pool]` rounds have reached the rank; the event `left` answers."""
+        _check(lib.psc_ctl_rank_leave(job, rank, ffi.new("uint32_t[]", list(received))))
+
+    def close(self, job: int) -> None:
+        """End the job at once; the event `detached` answers."""
+        _check(lib.psc_ctl_job_close(job))
+
+    def events(self) -> Iterator[Event]:
+        """All events that wait."""
+        c = ffi.new("struct psc_ctl_event *")
+        while lib.psc_ctl_next_event(c):
+            yield Event(
+                kind=EVENT_NAMES[c.kind],
+                job=c.job,
+                pool=c.pool,
+                rank=c.rank,
+                round=c.round,
+                ranks=tuple(rank for rank in range(64) if c.ranks >> rank & 1),
+                fault=FAULT_NAMES.get(c.fault, "none"),
+                expected=c.expected,
+                got=c.got,
+                complete=tuple(c.complete),
+            )
+
+    def counters(self, job: int) -> JobCounters | None:
+        """The job's counters; None when it is not open any more."""
+        row = lib.psc_ctl_job_stats(job)
+        if row == ffi.NULL:
+            return None
+        return JobCounters(row.contribution_bytes, row.result_bytes, row.rounds_completed)
+
+    def port_status(self, port: int = 0) -> dict[str, object]:
+        """What `status` says about a port."""
+        c = ffi.new("struct psc_ctl_port_status *")
+        _check(lib.psc_ctl_port_status(port, c))
+        return {
+            "device": ffi.string(c.devargs).decode(),
+            "driver": ffi.string(c.driver).decode(),
+            "mac": bytes(c.mac).hex(":"),
+            "link_up": bool(c.link_up),
+            "link_mtu_bytes": c.link_mtu,
+            "roce_mtu_bytes": c.roce_mtu,
+        }
+
+    def lane_status(self, lane: int) -> dict[str, object]:
+        """What `status` says about a lane: its counters, from the statistics segment."""
+        stats = lib.psc_ctl_lane_stats(lane)
+        names = ("rx_packets", "rx_bytes", "tx_packets", "tx_bytes", "qps", "slots", "mbufs_in_use", "polls")
+        return {
+            "lane": lane,
+            "core": self._config.lanes.cores[lane],
+            "idle_sleep_us": self._config.lanes.idle_sleep_us,
+            **{name: int(getattr(stats, name)) for name in names},
+        }
+
+    def usage(self) -> dict[str, int]:
+        """Numbers that are back at their start when every job has left."""
+        c = ffi.new("struct psc_ctl_usage *")
+        lib.psc_ctl_usage(c)
+        return {"jobs": c.jobs, "qps": c.qps, "mbufs_in_use": c.mbufs_in_use}
+
+    @property
+    def arith_variant(self) -> str:
+        """Instruction set of the ops in use."""
+        return str(ffi.string(lib.psc_ctl_arith_variant()).decode())
+
+    @property
+    def library_version(self) -> str:
+        """Version of libpascaline."""
+        return str(ffi.string(lib.psc_ctl_library_version()).decode())
+
+
+def _end(c: Any) -> QueuePairEnd:
+    return QueuePairEnd(qpn=c.qpn, start_psn=c.start_psn, rkey=c.rkey, va_base=c.va_base)

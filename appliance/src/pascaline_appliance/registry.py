@@ -1,0 +1,330 @@
+"""All jobs: each life from Offer to Left or Ended. A state machine of plain functions, called by connections, by the
+data plane's events and by a clock; it never waits, and one job's trouble is not another's.
+
+The sequence of one worker stands in contract/control.py. A name has at most one life that forms, in the barrier, and
+one that runs: ranks that have left may join again while others are still leaving.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from pascaline_appliance import admission, exchange, sentences
+from pascaline_appliance.barrier import Barrier, outdated
+from pascaline_appliance.config import Config
+from pascaline_appliance.contract.control import (
+    Connect,
+    Connected,
+    Ended,
+    Join,
+    Leave,
+    Left,
+    Ready,
+    Refused,
+)
+from pascaline_appliance.contract.control import Event as EventMessage
+from pascaline_appliance.dataplane import COMMAND_NAMES, DataPlane, Event, PoolPlan
+from pascaline_appliance.errors import DataPlaneError, Refusal
+from pascaline_appliance.life import Life, LifeState, Member, MemberState, Worker
+
+log = logging.getLogger(__name__)
+
+
+class Registry:
+    """Jobs by name; called by one thread."""
+
+    def __init__(
+        self, config: Config, dataplane: DataPlane, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._config = config
+        self._dataplane = dataplane
+        self._clock = clock
+        self._barrier = Barrier(config, clock)
+        self._running: dict[str, Life] = {}
+        """Lives that the data plane knows, until DETACHED."""
+        self._epoch = 0
+        self._stopping = False
+
+    # ---- From Join to Ready ----
+
+    def join(self, worker: Worker, join: Join) -> None:
+        """A worker's first message. Refusal: the joining worker's; other ranks that must know have been told."""
+        if self._stopping:
+            raise Refusal("stopping", "the appliance is being stopped")
+        admission.check_join(join, self._config, self._barrier.lives.keys() | self._running.keys())
+        self._replace_running(join)
+        life = self._barrier.admit(worker, join, self._plan)
+        if life is not None:
+            self._open_when_free(life)
+
+    def _replace_running(self, join: Join) -> None:
+        """A running life ends when one of its ranks, or a later restart, joins; an earlier restart is refused."""
+        running = self._running.get(join.job)
+        if running is None or running.state is LifeState.ENDING:
+            return
+        if join.restart_count < running.restart_count:
+            raise outdated(join, running)
+        if join.restart_count > running.restart_count or running.holds(join.rank):
+            message = (
+                f"{admission.who(join)} has joined job {join.job} again (restart {join.restart_count}, this life is"
+                f" restart {running.restart_count}): this life is over"
+            )
+            self._end(running, "rank_left", message, join.rank)
+
+    def _plan(self, joins: Sequence[Join]) -> tuple[int, list[PoolPlan]]:
+        """Path MTU and pools that these ranks would get. Refusal: they exceed a budget."""
+        mtu = min(self._dataplane.roce_mtu, *(join.mtu for join in joins))
+        in_use = sum(admission.slot_bytes(life.pools) for life in self._running.values())
+        return mtu, admission.plan_pools(admission.budget_of(self._config, in_use), joins, mtu)
+
+    def _open_when_free(self, life: Life) -> None:
+        """Open a complete life, now or when the older one's memory is free."""
+        running = self._running.get(life.name)
+        if running is None:
+            self._open(life)
+        elif running.state is not LifeState.ENDING and running.present():
+            self._end(running, "rank_left", f"all ranks of a newer life of job {life.name} have joined", None)
+
+    def _open(self, life: Life) -> None:
+        """Everyone is there: reserve, and offer."""
+        joins = [life.members[rank].join for rank in range(life.world_size)]
+        self._epoch += 1
+        life.epoch = self._epoch
+        try:
+            life.mtu, life.pools = self._plan(joins)
+            life.handle, life.ends = self._dataplane.open_job(
+                life.name, exchange.LANE, life.world_size, life.mtu, life.epoch, joins[0].ops, life.pools
+            )
+        except Refusal as refusal:
+            self._barrier.refuse(life, refusal)
+            return
+        except DataPlaneError as error:
+            self._barrier.refuse(life, Refusal("budget", f"job {life.name} cannot be opened: {error}"))
+            return
+        del self._barrier.lives[life.name]
+        self._running[life.name] = life
+        life.state = LifeState.CONNECTING
+        life.deadline = self._clock() + self._config.limits.join_timeout_s
+        for rank, member in life.members.items():
+            member.state = MemberState.OFFERED
+            member.worker.send(exchange.offer(self._config, life, rank))
+
+    def connect(self, worker: Worker, message: Connect) -> None:
+        """The worker's ends. Refusal: they do not fit what was offered."""
+        life, rank, member = self._place(worker)
+        if member.state is not MemberState.OFFERED or life.handle is None:
+            raise Refusal("rank", f"rank {rank} sends connect out of turn (it is {member.state.value})")
+        peers = exchange.peers(life, member.join, message)
+        member.state = MemberState.CONNECTING
+        for pool, peer in enumerate(peers):
+            self._dataplane.connect(life.handle, pool, rank, peer)
+
+    def _on_connected(self, life: Life, event: Event) -> None:
+        member = life.members[event.rank]
+        member.connected.add(event.pool)
+        if len(member.connected) == len(life.pools):
+            member.state = MemberState.PROBING
+            member.worker.send(Connected())
+
+    def _on_probed(self, life: Life, event: Event) -> None:
+        life.members[event.rank].probed.add(event.pool)
+        if life.state is not LifeState.CONNECTING or life.handle is None:
+            return
+        if not all(len(member.probed) == len(life.pools) for member in life.members.values()):
+            return
+        life.state = LifeState.READY
+        self._dataplane.ready(life.handle)
+        log.info("job %s is ready: %d ranks, epoch %d", life.name, life.world_size, life.epoch)
+        for member in life.members.values():
+            member.state = MemberState.READY
+            member.worker.send(Ready(epoch=life.epoch))
+
+    # ---- While rounds run ----
+
+    def on_event(self, event: Event) -> None:
+        """An event of the data plane."""
+        life = next((life for life in self._running.values() if life.handle == event.job), None)
+        if life is None:
+            return
+        if event.kind == "detached":
+            self._on_gone(life)
+        elif event.kind == "rejected":
+            self._on_rejected(life, event)
+        elif life.state is LifeState.ENDING:
+            return
+        elif event.kind == "connected":
+            self._on_connected(life, event)
+        elif event.kind == "probed":
+            self._on_probed(life, event)
+        elif event.kind == "waiting":
+            self._on_waiting(life, event)
+        elif event.kind == "left":
+            self._on_left(life, event)
+        elif event.kind == "fault":
+            message = sentences.fault(event, life.joins, life.pool_classes, self._config.limits)
+            self._end(life, event.fault, message, event.rank, list(event.complete[: len(life.pools)]))
+
+    def _on_waiting(self, life: Life, event: Event) -> None:
+        message = sentences.waiting(event, life.joins, life.pool_classes)
+        rounds = self._rounds_completed(life)
+        if life.waiting is None or life.waiting[1] != rounds:
+            life.waiting = (message, rounds, self._clock() - self._config.limits.waiting_event_s)
+        for member in life.present():
+            member.worker.send(EventMessage(kind="waiting", ranks=list(event.ranks), message=message))
+
+    def _rounds_completed(self, life: Life) -> int:
+        counters = None if life.handle is None else self._dataplane.counters(life.handle)
+        return -1 if counters is None else counters.rounds_completed
+
+    def _on_rejected(self, life: Life, event: Event) -> None:
+        """The lane does not know what the control plane believes: a bug of ours, so the job ends and says so."""
+        command = COMMAND_NAMES.get(event.got, str(event.got))
+        if command == "attach":
+            life.handle = None
+        message = (
+            f"the lane refuses to {command} pool {event.pool} of rank {event.rank}: this is a fault of the"
+            " appliance, please report it"
+        )
+        self._end(life, "invalid_request", message, event.rank)
+        if command == "attach":
+            self._on_gone(life)
+
+    # ---- Ends ----
+
+    def leave(self, worker: Worker, message: Leave) -> None:
+        """A worker wants nothing more. Refusal: its numbers do not fit its pools."""
+        life, rank, member = self._place(worker)
+        if life.state is LifeState.READY and life.handle is not None:
+            if len(message.received) != len(life.pools):
+                raise Refusal(
+                    "rank", f"rank {rank} leaves with {len(message.received)} pools, it has {len(life.pools)}"
+                )
+            member.state = MemberState.LEAVING
+            self._dataplane.leave(life.handle, rank, message.received)
+            return
+        worker.finish(Left())
+        if life.state is LifeState.JOINING:
+            self._barrier.forget(life, rank)
+            return
+        member.state = MemberState.LEFT
+        self._end(
+            life,
+            "rank_left",
+            f"{admission.who(member.join)} has left job {life.name} before it was ready",
+            rank,
+        )
+
+    def _on_left(self, life: Life, event: Event) -> None:
+        member = life.members[event.rank]
+        member.state = MemberState.LEFT
+        member.worker.finish(Left())
+        present = life.present()
+        for other in present:
+            message = f"{admission.who(member.join)} has left"
+            other.worker.send(EventMessage(kind="rank_left", ranks=[event.rank], message=message))
+        if not present:
+            self._close(life)
+
+    def lost(self, worker: Worker) -> None:
+        """A connection is gone, for whatever reason; harmless when the worker is in no life any more."""
+        try:
+            life, rank, member = self._place(worker)
+        except Refusal:
+            return
+        if life.state is LifeState.JOINING:
+            self._barrier.forget(life, rank)
+        elif life.state is not LifeState.ENDING and member.state not in (
+            MemberState.LEAVING,
+            MemberState.LEFT,
+        ):
+            message = sentences.connection_lost(life.joins, rank)
+            member.state = MemberState.LEFT
+            self._end(life, "connection_lost", message, rank)
+
+    def _end(
+        self, life: Life, fault: str, message: str, rank: int | None, complete: list[int] | None = None
+    ) -> None:
+        """The epoch is over: every rank that is there is told at once, then the lane lets go of it."""
+        log.warning("job %s, epoch %d has ended: %s", life.name, life.epoch, message)
+        for member in life.present():
+            member.worker.finish(Ended(fault=fault, message=message, rank=rank, complete=complete or []))
+        self._close(life)
+
+    def _close(self, life: Life) -> None:
+        life.state = LifeState.ENDING
+        if life.handle is not None:
+            self._dataplane.close(life.handle)
+
+    def _on_gone(self, life: Life) -> None:
+        """The data plane has let go of a life; the name's next one may open."""
+        self._running.pop(life.name, None)
+        life.handle = None
+        log.info("job %s, epoch %d is gone", life.name, life.epoch)
+        forming = self._barrier.lives.get(life.name)
+        if forming is not None and forming.complete:
+            self._open(forming)
+
+    def tick(self) -> None:
+        """Time has passed: who waits too long is told so."""
+        now = self._clock()
+        limits = self._config.limits
+        self._barrier.tick()
+        for life in list(self._running.values()):
+            if life.state is LifeState.CONNECTING and now > life.deadline:
+                self._refuse_connecting(life)
+            elif life.state is LifeState.READY and life.waiting is not None:
+                what, rounds, since = life.waiting
+                if rounds != self._rounds_completed(life):
+                    life.waiting = None
+                elif now - since > limits.straggler_timeout_s:
+                    self._end(life, "straggler", sentences.straggler(what, limits), None)
+
+    def _refuse_connecting(self, life: Life) -> None:
+        """Connecting or probing takes too long."""
+        late = [admission.who(m.join) for m in life.members.values() if len(m.probed) < len(life.pools)]
+        message = (
+            f"{', '.join(late)} of job {life.name} did not connect and probe within"
+            f" {self._config.limits.join_timeout_s:g} s: a probe is one packet of {life.mtu} bytes, check the MTU"
+        )
+        log.warning("job %s is refused: %s", life.name, message)
+        for member in life.present():
+            member.worker.finish(Refused(reason="timeout", message=message))
+        self._close(life)
+
+    def stop(self) -> None:
+        """The appliance is being stopped: everyone is told."""
+        self._stopping = True
+        message = "the appliance is being stopped"
+        for life in list(self._barrier.lives.values()):
+            self._barrier.refuse(life, Refusal("stopping", message))
+        for life in list(self._running.values()):
+            if life.state is not LifeState.ENDING:
+                self._end(life, "stopping", message, None)
+
+    # ---- Questions ----
+
+    def _place(self, worker: Worker) -> tuple[Life, int, Member]:
+        for life in (*self._barrier.lives.values(), *self._running.values()):
+            for rank, member in life.members.items():
+                if member.worker is worker:
+                    return life, rank, member
+        raise Refusal("rank", "this connection is not part of a job")
+
+    def refuse_member(self, worker: Worker, refusal: Refusal) -> None:
+        """A worker broke the sequence: it is refused, and its job goes the way of a lost rank."""
+        worker.finish(Refused(reason=refusal.reason, message=str(refusal)))
+        self.lost(worker)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no life is left."""
+        return not self._barrier.lives and not self._running
+
+    def describe(self) -> list[dict[str, object]]:
+        """What `status` says about jobs."""
+        return [
+            life.describe(None if life.handle is None else self._dataplane.counters(life.handle))
+            for life in (*self._barrier.lives.values(), *self._running.values())
+        ]

@@ -1,0 +1,181 @@
+/* The door between Python and the data plane: everything that the appliance process may call.
+ *
+ * cffi reads this file verbatim: no guards, no includes, plain integers and fixed-width structs. C code includes
+ * psc_ctl.h. All functions are called by one thread, the control thread; none of them blocks on a lane. Codes are enum
+ * psc_ctl_code; Python has one function that turns them into exceptions. */
+
+#define PSC_CTL_VERSION 1
+#define PSC_CTL_MAX_PORTS 4
+#define PSC_CTL_MAX_LANES 16
+#define PSC_CTL_MAX_POOLS 8
+#define PSC_CTL_MAX_OPS 15
+#define PSC_CTL_TEXT_BYTES 512
+
+enum psc_ctl_code {
+    PSC_CTL_OK = 0,
+    PSC_CTL_EAL = 1,           /* EAL did not start */
+    PSC_CTL_LANE_CORE = 2,     /* a lane's core is not one that this process may use */
+    PSC_CTL_PORT_ABSENT = 3,   /* the device is not there or its driver refuses it */
+    PSC_CTL_PORT_SETUP = 4,    /* the device is there but cannot be set up */
+    PSC_CTL_MTU_TOO_SMALL = 5, /* the link cannot carry one RoCE packet of the wanted path MTU */
+    PSC_CTL_MEMORY = 6,        /* not enough memory for buffers, or for a job's slots */
+    PSC_CTL_STATS_FILE = 7,    /* the statistics segment cannot be made */
+    PSC_CTL_STATE = 8,         /* already started, or not started; EAL starts once per process */
+    PSC_CTL_TOO_MANY_JOBS = 9, /* every job entry or statistics row is a living job's */
+    PSC_CTL_NO_QPN = 10,       /* the lane's QPNs are in use or in quarantine */
+    PSC_CTL_NO_JOB = 11,       /* not an open job */
+    PSC_CTL_ARGUMENT = 12,     /* a number out of range */
+    PSC_CTL_BUSY = 13,         /* the ring to the lane is full */
+    PSC_CTL_CODE_COUNT = 14
+};
+
+/* One port. `devargs` is an EAL device string: "net_af_packet0,iface=eth0" or a PCI address. */
+struct psc_ctl_port_config {
+    char devargs[256];
+    uint32_t pci; /* 1: named to EAL by -a, 0: a virtual device */
+    uint32_t rx_ring_packets;
+    uint32_t tx_ring_packets;
+};
+
+/* IP addresses are 16 bytes; IPv4 as ::ffff:a.b.c.d. */
+struct psc_ctl_config {
+    struct psc_ctl_port_config ports[PSC_CTL_MAX_PORTS];
+    uint32_t port_count;
+    uint32_t lane_cores[PSC_CTL_MAX_LANES]; /* CPU numbers */
+    uint32_t lane_count;
+    uint32_t huge_pages;
+    uint32_t memory_mib;
+    uint32_t idle_sleep_us;
+    uint8_t address[16];
+    uint8_t gateway[16]; /* all zero: none */
+    uint32_t prefix_bits;
+    uint32_t vlan;
+    uint32_t dscp;
+    uint32_t roce_mtu; /* bytes; 0: the largest that the link carries */
+    uint32_t max_unacked_packets;
+    uint32_t retransmit_exponent; /* ACK timer of 4.096 us * 2^n */
+    uint32_t retries;
+    uint32_t progress_us;      /* a fault after this long without progress */
+    uint32_t waiting_event_us; /* a WAITING event after this long */
+    uint32_t max_jobs;
+    uint32_t job_rows; /* of the statistics segment: more than max_jobs, so that ended jobs can still be read */
+    char stats_path[256];
+};
+
+struct psc_ctl_pool {
+    uint32_t pool_class; /* enum psc_pool_class */
+    uint32_t window;
+    uint32_t chunk_bytes;
+};
+
+struct psc_ctl_job {
+    char name[96];
+    uint32_t lane;
+    uint32_t world_size;
+    uint32_t mtu;
+    uint32_t epoch;
+    uint32_t ops[PSC_CTL_MAX_OPS]; /* enum psc_op of op window k+1 */
+    uint32_t op_count;
+    struct psc_ctl_pool pools[PSC_CTL_MAX_POOLS];
+    uint32_t pool_count;
+};
+
+/* Our end of a QP: all random, none used again within 60 s. */
+struct psc_ctl_qp {
+    uint64_t va_base;
+    uint32_t qpn;
+    uint32_t start_psn;
+    uint32_t rkey;
+    uint32_t udp_port;
+};
+
+/* The worker's end. */
+struct psc_ctl_peer {
+    uint64_t result_va;
+    uint8_t address[16];
+    uint32_t qpn;
+    uint32_t start_psn;
+    uint32_t result_rkey;
+    uint32_t reserved;
+};
+
+enum psc_ctl_event_kind {
+    PSC_CTL_EVENT_CONNECTED = 1, /* pool, rank: our QP is in RTS */
+    PSC_CTL_EVENT_PROBED = 2,    /* pool, rank: probes have passed both ways */
+    PSC_CTL_EVENT_WAITING = 3,   /* pool, round, ranks */
+    PSC_CTL_EVENT_FAULT = 4,     /* pool, rank, fault, round, expected, got, complete */
+    PSC_CTL_EVENT_LEFT = 5,      /* rank */
+    PSC_CTL_EVENT_DETACHED = 6,  /* the job has been freed; its number is void */
+    PSC_CTL_EVENT_REJECTED = 7   /* pool, rank: the lane could not execute a command, enum psc_ctl_command in `got` */
+};
+
+enum psc_ctl_command {
+    PSC_CTL_COMMAND_ATTACH = 1, /* rejected: the job has been freed, as after DETACHED */
+    PSC_CTL_COMMAND_CONNECT = 2,
+    PSC_CTL_COMMAND_LEAVE = 3,
+    PSC_CTL_COMMAND_DETACH = 4
+};
+
+struct psc_ctl_event {
+    uint64_t ranks;
+    uint64_t expected;
+    uint64_t got;
+    uint32_t kind; /* enum psc_ctl_event_kind */
+    uint32_t job;
+    uint32_t pool;
+    uint32_t rank;
+    uint32_t round;
+    uint32_t fault; /* enum psc_fault */
+    uint32_t complete[PSC_CTL_MAX_POOLS];
+};
+
+struct psc_ctl_port_status {
+    char devargs[256];
+    char driver[64];
+    uint8_t mac[6];
+    uint8_t link_up;
+    uint8_t reserved;
+    uint32_t link_mtu; /* 0: the device does not say */
+    uint32_t roce_mtu;
+};
+
+/* Numbers that must be back at their start when every job has left. */
+struct psc_ctl_usage {
+    uint32_t jobs;
+    uint32_t qps; /* QPNs in use, quarantine excluded */
+    uint32_t mbufs_in_use;
+    uint32_t reserved;
+};
+
+/* PSC_CTL_VERSION of the library that was loaded; Python compares it with the one it was compiled against. */
+uint32_t psc_ctl_version(void);
+const char *psc_ctl_library_version(void);
+
+/* Starts EAL, ports and lanes in a thread of its own and waits for the outcome. On failure `text` (of
+ * PSC_CTL_TEXT_BYTES) gets one sentence without its full stop. */
+enum psc_ctl_code psc_ctl_start(const struct psc_ctl_config *config, char *text);
+/* Stops lanes, frees jobs, closes ports, marks the statistics as stopped. */
+void psc_ctl_stop(void);
+
+/* Opens a job on a lane: reserves its slots and QPNs. qps[pool * world_size + rank] get our ends. */
+enum psc_ctl_code psc_ctl_job_open(const struct psc_ctl_job *spec, uint32_t *job, struct psc_ctl_qp *qps);
+/* Answered by CONNECTED, FAULT or REJECTED. */
+enum psc_ctl_code psc_ctl_qp_connect(uint32_t job, uint32_t pool, uint32_t rank, const struct psc_ctl_peer *peer);
+/* For the statistics: the job's rounds may begin. */
+enum psc_ctl_code psc_ctl_job_ready(uint32_t job);
+/* received[pool]: rounds whose result the rank has. Answered by LEFT. */
+enum psc_ctl_code psc_ctl_rank_leave(uint32_t job, uint32_t rank, const uint32_t *received);
+/* Ends the job at once; answered by DETACHED when nothing points into its slots any more. */
+enum psc_ctl_code psc_ctl_job_close(uint32_t job);
+
+/* Readable when an event waits. Read it (8 bytes) and then ask for events until there is none. */
+int psc_ctl_event_fd(void);
+/* 1: *event is the oldest one; 0: none. */
+int psc_ctl_next_event(struct psc_ctl_event *event);
+
+/* What the appliance runs with. Pointers stay valid until psc_ctl_stop. */
+enum psc_ctl_code psc_ctl_port_status(uint32_t port, struct psc_ctl_port_status *status);
+const char *psc_ctl_arith_variant(void);
+const struct psc_lane_stats *psc_ctl_lane_stats(uint32_t lane);
+const struct psc_job_stats *psc_ctl_job_stats(uint32_t job);
+void psc_ctl_usage(struct psc_ctl_usage *usage);

@@ -1,0 +1,236 @@
+/* The polling loop of one lane: receive a burst, give it to the core with the time, send what the core
+ * answers. Runs on the lane's own core and touches nothing that another core touches but two rings. This is
+ * where both ends of the story "packet in -> result out" meet the wire. */
+#include "psc_io_internal.h"
+
+#include <rte_cycles.h>
+#include <rte_launch.h>
+#include <rte_malloc.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#define COMMAND_RING_ENTRIES 1024
+#define EVENT_RING_ENTRIES   1024
+#define RX_MEMPOOL_CACHE     128
+
+/* ---- Time ---- */
+
+/* Returns CLOCK_REALTIME minus our clock, for times in the statistics. */
+static uint64_t clock_init(struct psc_io_clock *clock)
+{
+    struct timespec monotonic, realtime;
+
+    clock_gettime(CLOCK_MONOTONIC, &monotonic);
+    clock_gettime(CLOCK_REALTIME, &realtime);
+    clock->tsc_base = rte_rdtsc();
+    clock->ns_base = (uint64_t)monotonic.tv_sec * 1000000000u + (uint64_t)monotonic.tv_nsec;
+    clock->ns_per_tick_q32 = (uint64_t)(((unsigned __int128)1000000000u << 32) / rte_get_tsc_hz());
+    return (uint64_t)realtime.tv_sec * 1000000000u + (uint64_t)realtime.tv_nsec - clock->ns_base;
+}
+
+static uint64_t clock_now_ns(const struct psc_io_clock *clock)
+{
+    unsigned __int128 ticks = rte_rdtsc() - clock->tsc_base;
+
+    return clock->ns_base + (uint64_t)(ticks * clock->ns_per_tick_q32 >> 32);
+}
+
+/* ---- Commands and events ---- */
+
+static void tell_control(struct psc_io_lane *lane, const struct psc_io_event *event)
+{
+    uint64_t one = 1;
+
+    /* The caller has looked that the ring has room. The write is a system call, but events are not the hot
+     * path: a handful per epoch. */
+    rte_ring_enqueue_elem(lane->events, (void *)(uintptr_t)event, sizeof *event);
+    if (write(lane->event_fd, &one, sizeof one) < 0)
+        return; /* the eventfd's counter is full: it is readable already */
+}
+
+static void apply_commands(struct psc_io_lane *lane, uint64_t now_ns)
+{
+    struct psc_command command;
+
+    while (rte_ring_free_count(lane->events) > 0 &&
+           rte_ring_dequeue_elem(lane->commands, &command, sizeof command) == 0) {
+        struct psc_io_event refusal = {.rejected = 1, .rejected_kind = command.kind};
+
+        if (psc_lane_apply(lane->lane, &command, now_ns))
+            continue;
+        refusal.event.job = command.job;
+        refusal.event.pool = command.qp.pool;
+        refusal.event.rank = command.kind == PSC_CMD_CONNECT ? command.qp.rank : command.rank;
+        tell_control(lane, &refusal);
+    }
+}
+
+static void publish_events(struct psc_io_lane *lane)
+{
+    struct psc_io_event event = {.rejected = 0};
+
+    while (rte_ring_free_count(lane->events) > 0 && psc_lane_next_event(lane->lane, &event.event))
+        tell_control(lane, &event);
+}
+
+/* ---- The loop ---- */
+
+/* Mbufs as contiguous frames. One that cannot be made contiguous is a counted drop. */
+static uint32_t as_frames(struct psc_io_lane *lane, struct rte_mbuf **mbufs, uint32_t n,
+                          struct psc_frame *frames)
+{
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        struct rte_mbuf *m = mbufs[i];
+
+        if (m->nb_segs > 1 && rte_pktmbuf_linearize(m) != 0) {
+            lane->stats->drops[PSC_DROP_NO_BUFFER]++;
+            continue;
+        }
+        frames[kept++] =
+            (struct psc_frame){.data = rte_pktmbuf_mtod(m, const uint8_t *), .bytes = m->data_len};
+    }
+    return kept;
+}
+
+static void housekeeping(struct psc_io_lane *lane, uint64_t now_ns)
+{
+    lane->next_housekeeping_ns = now_ns + PSC_IO_HOUSEKEEPING_NS;
+    /* A NIC gives transmitted mbufs back when it needs descriptors; slots should be free sooner. */
+    rte_eth_tx_done_cleanup(lane->tx.port_id, lane->tx.queue, 0);
+    lane->stats->mbufs_in_use = psc_io_lane_mbufs(lane);
+}
+
+/* One turn of the lane: packet in -> result out. Returns whether anything came or went. */
+static bool turn(struct psc_io_lane *lane, uint64_t now_ns)
+{
+    struct rte_mbuf *mbufs[PSC_IO_BURST];
+    struct psc_frame frames[PSC_IO_BURST];
+    struct psc_emit emits[PSC_IO_BURST];
+    uint32_t received, frame_count, emit_count;
+
+    received = rte_eth_rx_burst(lane->tx.port_id, lane->tx.queue, mbufs, PSC_IO_BURST);
+    frame_count = as_frames(lane, mbufs, received, frames);
+    emit_count = psc_lane_poll(lane->lane, frames, frame_count, now_ns, emits, psc_io_tx_room(&lane->tx));
+    for (uint32_t i = 0; i < emit_count; i++)
+        psc_io_tx_add(&lane->tx, &emits[i]);
+    emit_count = psc_io_tx_flush(&lane->tx, lane->stats);
+    if (received > 0)
+        rte_pktmbuf_free_bulk(mbufs, received);
+    return received > 0 || emit_count > 0;
+}
+
+/* Gives the core to others for a while: for machines where lanes and workers share cores. A packet that
+ * arrives meanwhile waits up to idle_sleep_us plus the kernel's wake-up. */
+static void sleep_idle(const struct psc_io_lane *lane)
+{
+    struct timespec pause = {.tv_nsec = (long)lane->idle_sleep_us * 1000};
+
+    nanosleep(&pause, NULL);
+}
+
+int psc_io_lane_main(void *argument)
+{
+    struct psc_io_lane *lane = argument;
+
+    /* Else the kernel may add 50 us to every sleep. */
+    prctl(PR_SET_TIMERSLACK, 1000ul);
+    while (!__atomic_load_n(&lane->stop, __ATOMIC_ACQUIRE)) {
+        uint64_t now_ns = clock_now_ns(&lane->clock);
+        bool busy;
+
+        apply_commands(lane, now_ns);
+        busy = turn(lane, now_ns);
+        publish_events(lane);
+        if (now_ns >= lane->next_housekeeping_ns)
+            housekeeping(lane, now_ns);
+        if (!busy && lane->idle_sleep_us > 0)
+            sleep_idle(lane);
+    }
+    return 0;
+}
+
+/* ---- Making and freeing, by EAL's main thread ---- */
+
+static void *lane_alloc(void *context, size_t bytes)
+{
+    const struct psc_io_lane *lane = context;
+
+    return rte_zmalloc_socket("psc_lane", bytes, 64, lane->socket);
+}
+
+static void lane_release(void *context, void *memory)
+{
+    (void)context;
+    rte_free(memory);
+}
+
+static struct rte_ring *make_ring(const char *what, uint32_t number, size_t elem_bytes, unsigned entries,
+                                  int socket)
+{
+    char name[RTE_RING_NAMESIZE];
+
+    snprintf(name, sizeof name, "psc_%s_%u", what, number);
+    return rte_ring_create_elem(name, (unsigned)elem_bytes, entries, socket, RING_F_SP_ENQ | RING_F_SC_DEQ);
+}
+
+static bool make_buffers(struct psc_io_lane *lane, uint32_t number)
+{
+    char name[RTE_MEMPOOL_NAMESIZE];
+    unsigned rx_count = lane->port->rx_ring_packets + 4u * PSC_IO_BURST + 4u * RX_MEMPOOL_CACHE;
+
+    snprintf(name, sizeof name, "psc_rx_%u", number);
+    lane->rx_mempool = rte_pktmbuf_pool_create(name, rx_count, RX_MEMPOOL_CACHE, 0,
+                                               RTE_PKTMBUF_HEADROOM + PSC_IO_RX_ROOM, lane->socket);
+    lane->commands =
+        make_ring("commands", number, sizeof(struct psc_command), COMMAND_RING_ENTRIES, lane->socket);
+    lane->events = make_ring("events", number, sizeof(struct psc_io_event), EVENT_RING_ENTRIES, lane->socket);
+    return lane->rx_mempool != NULL && lane->commands != NULL && lane->events != NULL &&
+           psc_io_tx_init(&lane->tx, lane->port, number, lane->socket);
+}
+
+/* lane->stats, port, event_fd and lcore have been set by the caller. */
+bool psc_io_lane_init(struct psc_io_lane *lane, uint32_t number, const struct psc_io_config *config,
+                      struct psc_io_error *error)
+{
+    struct psc_lane_config lane_config = config->lane;
+
+    lane->socket = (int)rte_lcore_to_socket_id(lane->lcore);
+    lane->idle_sleep_us = config->idle_sleep_us;
+    lane->memory = (struct psc_memory){.alloc = lane_alloc, .release = lane_release, .context = lane};
+    lane_config.local.mac = lane->port->mac;
+    lane_config.lane = (uint8_t)number;
+    lane_config.port = 0;
+    lane_config.realtime_offset_ns = clock_init(&lane->clock);
+    if (!make_buffers(lane, number))
+        return psc_io_fail(
+            error, PSC_IO_MEMORY,
+            "lane %u cannot get its packet buffers from the %u MiB of memory.memory_mib: raise it", number,
+            config->memory_mib);
+    lane->lane = psc_lane_new(&lane_config, &lane->memory, lane->stats);
+    if (lane->lane == NULL)
+        return psc_io_fail(error, PSC_IO_MEMORY,
+                           "lane %u cannot get its tables from the %u MiB of memory.memory_mib: raise it",
+                           number, config->memory_mib);
+    return true;
+}
+
+void psc_io_lane_free(struct psc_io_lane *lane)
+{
+    if (lane->lane != NULL)
+        psc_lane_free(lane->lane);
+    psc_io_tx_free(&lane->tx);
+    rte_ring_free(lane->commands);
+    rte_ring_free(lane->events);
+    rte_mempool_free(lane->rx_mempool);
+}
+
+uint32_t psc_io_lane_mbufs(const struct psc_io_lane *lane)
+{
+    return rte_mempool_in_use_count(lane->rx_mempool) + rte_mempool_in_use_count(lane->tx.header_mempool) +
+           rte_mempool_in_use_count(lane->tx.payload_mempool);
+}

@@ -1,0 +1,90 @@
+/* io/: the only room that knows DPDK. It starts EAL, owns ports and lane cores, turns received mbufs into
+ * frames and emits into mbufs, and carries commands and events between the control core and the lanes over
+ * rings. No DPDK type appears in this header. Steps of the story: "burst received" and "burst sent". */
+#ifndef PSC_IO_H
+#define PSC_IO_H
+
+#include "psc_lane.h"
+
+#define PSC_IO_MAX_PORTS 4
+#define PSC_IO_MAX_LANES (1 << PSC_LANE_BITS)
+
+enum psc_io_status {
+    PSC_IO_OK = 0,
+    PSC_IO_EAL,           /* EAL did not start */
+    PSC_IO_LANE_CORE,     /* a lane's core is not one that this process may use */
+    PSC_IO_PORT_ABSENT,   /* the device is not there or its driver refuses it */
+    PSC_IO_PORT_SETUP,    /* the device is there but cannot be set up */
+    PSC_IO_MTU_TOO_SMALL, /* the link cannot carry one RoCE packet of the wanted path MTU */
+    PSC_IO_MEMORY,        /* -m is too little */
+};
+
+/* What went wrong, for people: one sentence without its full stop. */
+struct psc_io_error {
+    enum psc_io_status status;
+    char text[512];
+};
+
+struct psc_io_port_config {
+    const char *devargs; /* EAL device string: "net_af_packet0,iface=eth0" or a PCI address */
+    bool pci;
+    uint16_t rx_ring_packets, tx_ring_packets;
+};
+
+struct psc_io_config {
+    struct psc_io_port_config ports[PSC_IO_MAX_PORTS];
+    uint32_t port_count;
+    uint32_t lane_cores[PSC_IO_MAX_LANES]; /* CPU numbers */
+    uint32_t lane_count;
+    bool huge_pages;
+    uint32_t memory_mib;
+    uint32_t idle_sleep_us;      /* 0: an idle lane polls without pause */
+    uint32_t roce_mtu;           /* 0: the largest that the link carries */
+    struct psc_lane_config lane; /* for every lane; io/ fills in MAC, lane and port */
+};
+
+struct psc_io_port_info {
+    const char *devargs;
+    const char *driver;
+    struct psc_mac mac;
+    uint32_t link_mtu; /* Ethernet payload; 0: the device does not say */
+    uint32_t roce_mtu;
+    bool link_up;
+};
+
+/* An event of a lane, or a command that the lane could not execute (then only kind, tag, job, pool and rank
+ * of the command are meaningful). */
+struct psc_io_event {
+    struct psc_event event;
+    uint32_t rejected;      /* 1: not an event but a command refused by psc_lane_apply */
+    uint32_t rejected_kind; /* enum psc_command_kind */
+};
+
+struct psc_io;
+
+/* Starts EAL, ports and lanes. The calling thread becomes EAL's main thread and must be the one that stops;
+ * EAL pins it, so it is a thread of its own. Works once per process: EAL cannot be started again, not even
+ * after a failure. `stats[i]` is lane i's block. NULL: *error says why. */
+struct psc_io *psc_io_start(const struct psc_io_config *config, struct psc_lane_stats *const stats[],
+                            struct psc_io_error *error);
+/* Ends the lane loops and stops the ports; afterwards neither a lane nor an mbuf touches a job, and jobs may
+ * be freed. */
+void psc_io_stop_lanes(struct psc_io *io);
+/* Closes ports, frees everything and cleans up EAL. Jobs must have been freed. */
+void psc_io_close(struct psc_io *io);
+
+/* ---- Called by the one control thread. ---- */
+
+/* False: the ring is full; nothing was handed over. */
+bool psc_io_command(struct psc_io *io, uint32_t lane, const struct psc_command *command);
+/* Oldest event of any lane. False: none. */
+bool psc_io_next_event(struct psc_io *io, struct psc_io_event *event);
+/* Readable when an event waits; reading it is the caller's. */
+int psc_io_event_fd(const struct psc_io *io);
+/* Memory of a lane's socket for psc_job_new and psc_job_free. */
+const struct psc_memory *psc_io_memory(struct psc_io *io, uint32_t lane);
+void psc_io_port_info(const struct psc_io *io, uint32_t port, struct psc_io_port_info *info);
+/* Mbufs that are not in their mempools, all lanes together. */
+uint32_t psc_io_mbufs_in_use(const struct psc_io *io);
+
+#endif

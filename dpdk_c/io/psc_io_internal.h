@@ -1,0 +1,123 @@
+/* io/'s own structs: what ports, lanes and the transmit side hold. Included by io/ alone; DPDK types live
+ * here. */
+#ifndef PSC_IO_INTERNAL_H
+#define PSC_IO_INTERNAL_H
+
+#include <rte_ethdev.h>
+#include <rte_mbuf.h>
+#include <rte_ring.h>
+
+#include "psc_io.h"
+
+#define PSC_IO_BURST 64
+/* Room for one frame of any MTU and for one block of net_af_packet with framesz=8192, which copies without
+ * looking. */
+#define PSC_IO_RX_ROOM 9216
+/* RoCE's worst headers and trailers around one path MTU, rounded as rxe does it: payload + 80 bytes. */
+#define PSC_IO_ROCE_OVERHEAD 80
+/* How often a lane renews its gauges and asks the driver to give transmitted mbufs back. */
+#define PSC_IO_HOUSEKEEPING_NS 10000000u
+
+/* Written at start, read by lanes. */
+struct psc_io_port {
+    uint16_t port_id;
+    const char *devargs;
+    struct psc_mac mac;
+    uint32_t link_mtu;
+    uint32_t roce_mtu;
+    uint16_t rx_ring_packets, tx_ring_packets; /* as the driver has adjusted them */
+};
+
+/* CLOCK_MONOTONIC's nanoseconds from the TSC: clock_gettime would be a system call where the kernel does not
+ * trust the TSC. Written at start. */
+struct psc_io_clock {
+    uint64_t tsc_base;
+    uint64_t ns_base;
+    uint64_t ns_per_tick_q32;
+};
+
+/* The transmit side of a lane. Mbufs are in stock before emits are asked for, so an emit is never lost for
+ * want of one. Written by the lane alone. */
+struct psc_io_tx {
+    uint16_t port_id, queue;
+    struct rte_mempool *header_mempool; /* headers and trailers: small direct mbufs */
+    struct rte_mempool
+        *payload_mempool; /* no room of their own; private area holds the shared info of a slot */
+    struct rte_mbuf *headers[2 * PSC_IO_BURST];
+    uint32_t header_count;
+    struct rte_mbuf *payloads[PSC_IO_BURST];
+    uint32_t payload_count;
+    struct rte_mbuf *pending[PSC_IO_BURST]; /* built, not yet taken by the port */
+    uint32_t pending_begin, pending_end;
+};
+
+struct psc_io_lane {
+    /* Written at start. */
+    struct psc_lane *lane;
+    struct psc_lane_stats *stats;
+    struct psc_io_port *port;
+    struct rte_mempool *rx_mempool;
+    struct rte_ring *commands; /* of struct psc_command: control core -> lane */
+    struct rte_ring *events;   /* of struct psc_io_event: lane -> control core */
+    struct psc_io_clock clock;
+    struct psc_memory memory;
+    unsigned lcore;
+    uint32_t idle_sleep_us;
+    int event_fd;
+    int socket;
+    /* Written by the control core. */
+    uint32_t stop;
+    /* Written by the lane. */
+    struct psc_io_tx tx;
+    uint64_t next_housekeeping_ns;
+};
+
+struct psc_io {
+    struct psc_io_port ports[PSC_IO_MAX_PORTS];
+    uint32_t port_count;
+    struct psc_io_lane lanes[PSC_IO_MAX_LANES];
+    uint32_t lane_count;
+    int event_fd;
+    bool eal_started, running;
+};
+
+/* Fills *error with a formatted sentence; returns false so that a caller can `return psc_io_fail(...)`. */
+__attribute__((format(printf, 3, 4))) bool psc_io_fail(struct psc_io_error *error, enum psc_io_status status,
+                                                       const char *format, ...);
+
+/* eal.c */
+bool psc_io_eal_start(const struct psc_io_config *config, struct psc_io_error *error);
+/* Driver messages between begin and end go to a buffer; end returns the last line, which names the cause
+ * best. */
+void psc_io_capture_begin(void);
+void psc_io_capture_end(char *last_line, size_t bytes);
+
+/* port.c */
+bool psc_io_port_open(struct psc_io_port *port, const struct psc_io_config *config, uint32_t index,
+                      struct psc_io_error *error);
+bool psc_io_port_start(struct psc_io_port *port, struct rte_mempool *rx_mempool, int socket,
+                       struct psc_io_error *error);
+/* Gives back every mbuf that the port still holds. */
+void psc_io_port_stop(struct psc_io_port *port);
+void psc_io_port_close(struct psc_io_port *port);
+
+/* lane.c */
+bool psc_io_lane_init(struct psc_io_lane *lane, uint32_t number, const struct psc_io_config *config,
+                      struct psc_io_error *error);
+void psc_io_lane_free(struct psc_io_lane *lane);
+int psc_io_lane_main(void *lane);
+uint32_t psc_io_lane_mbufs(const struct psc_io_lane *lane);
+
+/* tx.c */
+bool psc_io_tx_init(struct psc_io_tx *tx, const struct psc_io_port *port, uint32_t lane, int socket);
+/* Frees what is built and was not taken, and with it its hold on slots. */
+void psc_io_tx_drop(struct psc_io_tx *tx);
+void psc_io_tx_free(struct psc_io_tx *tx);
+/* Fills the stock up; returns how many emits may be asked for now: 0 while built ones still wait for the
+ * port. */
+uint32_t psc_io_tx_room(struct psc_io_tx *tx);
+void psc_io_tx_add(struct psc_io_tx *tx, const struct psc_emit *emit);
+/* Offers what is pending to the port. Returns how many frames it took. */
+uint32_t psc_io_tx_flush(struct psc_io_tx *tx, struct psc_lane_stats *stats);
+
+#endif

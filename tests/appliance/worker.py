@@ -1,0 +1,237 @@
+"""A worker of these tests: its control connection, and RC queue pairs spoken over a packet socket. It knows the two
+contracts from their pages alone, uses none of the project's code, and does just enough RC for a lossless veth.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+import struct
+import time
+import zlib
+from dataclasses import dataclass, field
+from typing import Any
+
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
+
+from tests.appliance.rack import APPLIANCE_IP, WORKER_IP, Rack
+
+IMM_PROBE = 0x50534350
+ACK, FIRST, MIDDLE, LAST_IMM, ONLY_IMM = 0x11, 0x06, 0x07, 0x09, 0x0B
+WITH_RETH = {0x06, 0x0A, 0x0B}
+WITH_IMM = {0x09, 0x0B}
+
+
+def icrc(ip_packet: bytes) -> bytes:
+    """ICRC of an IPv4 RoCE packet without its last four bytes."""
+    masked = bytearray(ip_packet)
+    masked[1] = masked[8] = masked[10] = masked[11] = masked[26] = masked[27] = masked[32] = 0xFF
+    return struct.pack("<I", zlib.crc32(b"\xff" * 8 + bytes(masked)))
+
+
+def ip_checksum(header: bytes) -> int:
+    total = sum(struct.unpack("!10H", header))
+    total = (total >> 16) + (total & 0xFFFF)
+    return ~(total + (total >> 16)) & 0xFFFF
+
+
+@dataclass
+class QueuePair:
+    """One pool's QP, the worker's end; `offer` is the appliance's."""
+
+    offer: dict[str, Any]
+    qpn: int
+    result_va: int
+    result: bytearray
+    psn: int = field(default_factory=lambda: secrets.randbits(24))
+    rkey: int = field(default_factory=lambda: secrets.randbits(32))
+    expected_psn: int = 0
+    msn: int = 0
+    acknowledged: int = -1
+    completions: list[int] = field(default_factory=list)
+    """Immediates of results that are whole."""
+    place: int = 0
+
+
+class Wire:
+    """The worker's interface."""
+
+    def __init__(self, rack: Rack) -> None:
+        self.socket = rack.inside(lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800)))
+        self.socket.bind(("worker0", 0x0800))
+        self.socket.settimeout(0.05)
+        rack.run("ping", "-c1", "-W5", APPLIANCE_IP)
+        neighbours = json.loads(rack.run("ip", "-j", "neighbour", "show", APPLIANCE_IP).stdout)
+        own = rack.run("cat", "/sys/class/net/worker0/address").stdout.strip()
+        self.ethernet = bytes.fromhex((neighbours[0]["lladdr"] + own).replace(":", "")) + b"\x08\x00"
+
+    def send(self, transport: bytes) -> None:
+        """One RoCE packet from its BTH to its payload."""
+        udp = struct.pack("!HHHH", 0xC123, 4791, 8 + len(transport) + 4, 0)
+        head = struct.pack("!BBHHHBBH", 0x45, 106, 20 + len(udp) + len(transport) + 4, 0, 0x4000, 64, 17, 0)
+        head += socket.inet_aton(WORKER_IP) + socket.inet_aton(APPLIANCE_IP)
+        head = head[:10] + struct.pack("!H", ip_checksum(head)) + head[12:]
+        packet = head + udp + transport
+        self.socket.send(self.ethernet + packet + icrc(packet))
+
+    def receive(self) -> bytes | None:
+        """From the BTH to the payload of the next RoCE packet that came; its ICRC has been checked."""
+        try:
+            frame, address = self.socket.recvfrom(16384)
+        except TimeoutError:
+            return None
+        if address[2] == socket.PACKET_OUTGOING or frame[23] != 17 or frame[36:38] != b"\x12\xb7":
+            return None
+        packet = frame[14 : 14 + struct.unpack("!H", frame[16:18])[0]]
+        assert packet[-4:] == icrc(packet[:-4]), "wrong ICRC"
+        return packet[28:-4]
+
+
+class Control:
+    """A worker's control connection."""
+
+    def __init__(self, rack: Rack, rank: int = 0, **fields: Any) -> None:
+        self.connection = connect(f"ws://127.0.0.1:4790", sock=rack.control_socket(), compression=None)
+        self.join = {
+            "type": "join",
+            "control_version": 1,
+            "wire_version": 1,
+            "job": "test",
+            "restart_count": 0,
+            "rank": rank,
+            "world_size": 1,
+            "ops": ["sum_i32", "sum_f32", "max_f32"],
+            "plan": "plan",
+            "mtu": 4096,
+            "address": WORKER_IP,
+            "host": f"host-{rank}",
+            **fields,
+        }
+        self.send(self.join)
+
+    def send(self, message: dict[str, Any]) -> None:
+        self.connection.send(json.dumps(message))
+
+    def receive(self, timeout: float = 10) -> dict[str, Any]:
+        """The next message; {"closed": reason} at the end of the connection."""
+        try:
+            message: dict[str, Any] = json.loads(self.connection.recv(timeout))
+        except ConnectionClosed as closed:
+            return {"type": "closed", "reason": closed.rcvd.reason if closed.rcvd else ""}
+        return message
+
+    def close(self) -> None:
+        """End the connection without a leave."""
+        self.connection.socket.close()
+
+
+class Worker:
+    """One rank: control connection and queue pairs."""
+
+    def __init__(self, rack: Rack, wire: Wire, rank: int = 0, **fields: Any) -> None:
+        self.wire = wire
+        self.control = Control(rack, rank, **fields)
+        self.mtu = 0
+        self.pairs: list[QueuePair] = []
+
+    def expect(self, kind: str) -> dict[str, Any]:
+        message = self.control.receive()
+        assert message["type"] == kind, message
+        return message
+
+    def connect(self) -> None:
+        """From Offer to Connected."""
+        offer = self.expect("offer")
+        self.mtu = offer["mtu"]
+        for pool in offer["pools"]:
+            size = pool["window"] * pool["chunk_bytes"]
+            va = secrets.randbits(40) << 12
+            pair = QueuePair(pool, 0x10000 + secrets.randbits(16), va, bytearray(size))
+            pair.expected_psn = pool["start_psn"]
+            self.pairs.append(pair)
+        ends = [
+            {
+                "pool": number,
+                "qpn": pair.qpn,
+                "start_psn": pair.psn,
+                "result_rkey": pair.rkey,
+                "result_va": hex(pair.result_va),
+                "result_bytes": len(pair.result),
+            }
+            for number, pair in enumerate(self.pairs)
+        ]
+        self.control.send({"type": "connect", "pools": ends})
+        self.expect("connected")
+
+    def probe(self) -> None:
+        """Both probes of every pool."""
+        for pair in self.pairs:
+            self.write(pair, 0, 0, bytes(self.mtu), IMM_PROBE)
+            self.pump(lambda pair=pair: pair.completions == [IMM_PROBE])
+            pair.completions.clear()
+
+    def ready(self) -> None:
+        self.connect()
+        self.probe()
+        self.expect("ready")
+
+    def write(self, pair: QueuePair, window: int, round_number: int, data: bytes, imm: int) -> None:
+        """One RDMA WRITE with immediate."""
+        va = int(pair.offer["va_base"], 16) + (window << 56 | round_number << 24)
+        packets = [data[i : i + self.mtu] for i in range(0, len(data), self.mtu)]
+        for i, payload in enumerate(packets):
+            first, last = i == 0, i == len(packets) - 1
+            opcode = (ONLY_IMM if last else FIRST) if first else (LAST_IMM if last else MIDDLE)
+            ask = 0x80000000 if last else 0
+            header = struct.pack("!BBHII", opcode, 0x40, 0xFFFF, pair.offer["qpn"], ask | pair.psn)
+            if opcode in WITH_RETH:
+                header += struct.pack("!QII", va, pair.offer["rkey"], len(data))
+            if opcode in WITH_IMM:
+                header += struct.pack("!I", imm)
+            self.wire.send(header + payload)
+            pair.psn = (pair.psn + 1) & 0xFFFFFF
+
+    def pump(self, true: Any, seconds: float = 10) -> None:
+        """Execute what arrives until something is true."""
+        deadline = time.monotonic() + seconds
+        while not true():
+            assert time.monotonic() < deadline, "it did not happen in time"
+            transport = self.wire.receive()
+            if transport is not None:
+                self.execute(transport)
+
+    def execute(self, transport: bytes) -> None:
+        """One packet of the appliance."""
+        opcode, _, _, qpn, word = struct.unpack("!BBHII", transport[:12])
+        pair = next((pair for pair in self.pairs if pair.qpn == qpn & 0xFFFFFF), None)
+        if pair is None:
+            return
+        if opcode == ACK:
+            assert transport[12] < 0x20, f"NAK {transport[12]:#x}"
+            pair.acknowledged = word & 0xFFFFFF
+            return
+        if word & 0xFFFFFF != pair.expected_psn:
+            return
+        rest = transport[12:]
+        if opcode in WITH_RETH:
+            va, rkey, _ = struct.unpack("!QII", rest[:16])
+            assert rkey == pair.rkey
+            pair.place, rest = va - pair.result_va, rest[16:]
+        if opcode in WITH_IMM:
+            pair.completions.append(struct.unpack("!I", rest[:4])[0])
+            pair.msn, rest = pair.msn + 1, rest[4:]
+        pair.result[pair.place : pair.place + len(rest)] = rest
+        pair.place += len(rest)
+        pair.expected_psn = (pair.expected_psn + 1) & 0xFFFFFF
+        if word & 0x80000000:
+            syndrome_msn = 0x1F000000 | pair.msn
+            self.wire.send(
+                struct.pack("!BBHIII", ACK, 0x40, 0xFFFF, pair.offer["qpn"], word & 0xFFFFFF, syndrome_msn)
+            )
+
+    def leave(self, *received: int) -> None:
+        self.control.send({"type": "leave", "received": list(received)})
+        self.expect("left")
+        assert self.control.receive()["type"] == "closed"
