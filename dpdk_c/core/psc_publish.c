@@ -36,7 +36,7 @@ static void publish_packets(struct psc_lane *lane, struct psc_job_pool *pool, co
         struct psc_qp *qp = &pool->qps[rank];
         if (begin == 0)
             psc_requester_post(&qp->requester, slot->round, slot->packets);
-        psc_requester_ready(&qp->requester, end - begin);
+        psc_requester_ready(&qp->requester, end - begin, lane->now_ns);
         psc_want_to_send(lane, qp);
     }
     pool->published_packets = end;

@@ -146,6 +146,13 @@ def test_two_seconds_without_progress_are_a_fault_whatever_the_retries(rack):
     assert rack.fault().fault == "retry_exceeded"
 
 
+def test_a_port_that_takes_nothing_for_two_seconds_is_a_fault(rack):
+    a, b = rack.workers()
+    rack.poll(*a.write(0, ints(1)), *b.write(0, ints(1)), max_emits=0)
+    rack.poll(after_ns=PROGRESS_NS, max_emits=0)
+    assert rack.fault().fault == "retry_exceeded"
+
+
 def test_after_a_pause_what_was_received_is_read_before_timers_are_judged(rack):
     sent = published(rack)
     a, _ = rack.workers()
@@ -240,7 +247,7 @@ def test_rnr_waits_at_least_its_timer_and_suspends_the_ack_timer(rack, code, wai
 
 
 def test_round_r_plus_w_acknowledges_result_r(rack):
-    a, b = rack.workers()
+    a, _ = rack.workers()
     sent = published(rack, packets=1, rounds=2)
     assert len(sent) == 2
     rack.poll(*a.write(2, ints(1)))
