@@ -64,15 +64,15 @@ static uint8_t write_opcode(const struct psc_message *message, uint32_t index)
     return last ? PSC_RC_WRITE_LAST_IMM : PSC_RC_WRITE_MIDDLE;
 }
 
-/* Peers acknowledge only what asks for it: ask at every message's end, when the window closes or nothing more
- * is ready (a cut-through message may pause in its middle), and every quarter of the window. */
+/* Peers acknowledge only what asks for it: ask at every message's end, when nothing more is ready (a
+ * cut-through message may pause in its middle), and every quarter of the window, which therefore never closes
+ * unasked. */
 static bool wants_ack(const struct psc_requester *requester, const struct psc_sending *sending)
 {
     uint32_t max = requester->config->max_unacked_packets;
     uint32_t after_psn = psc_psn_add(sending->psn, 1);
 
     return sending->index == sending->message->packets - 1 || after_psn == requester->ready_psn ||
-           psc_psn_distance(after_psn, requester->unacked_psn) >= (int32_t)max ||
            (requester->unrequested + 1) * 4 >= max;
 }
 

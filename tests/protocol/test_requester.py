@@ -94,6 +94,18 @@ def test_nothing_is_lost_when_a_turn_has_no_room(rack):
     assert rack.stats.tx_packets >= 10
 
 
+def test_no_timer_runs_while_nothing_has_asked_for_an_ack(rack):
+    a, b = rack.workers()
+    rack.run([*a.write(0, ints(1)), *b.write(0, ints(1))])
+    rack.poll(*a.write(1, ints(4)), *b.write(1, ints(4)), max_emits=4)  # two ACKs, two packets without AckReq
+    for _ in range(3):
+        rack.poll(after_ns=2 * RETRANSMIT_NS, max_emits=0)
+    assert rack.stats.timeouts == 0
+    rack.poll()
+    rack.poll(after_ns=2 * RETRANSMIT_NS)
+    assert rack.stats.timeouts == 2, "now each worker has been asked"
+
+
 # ---- Loss. ----
 
 
