@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 from tests.appliance.rack import Appliance, Rack, until
-from tests.appliance.worker import Control, Wire, Worker
+from tests.appliance.worker import Wire, Worker
 
 SUM_I32 = 1
 """Op window of sum_i32: the first op of the join."""
@@ -18,7 +18,9 @@ def at_rest(appliance: Appliance) -> dict[str, int]:
     return usage
 
 
-def test_two_ranks_get_their_sum_and_everything_is_given_back(rack: Rack, appliance: Appliance, wire: Wire) -> None:
+def test_two_ranks_get_their_sum_and_everything_is_given_back(
+    rack: Rack, appliance: Appliance, wire: Wire
+) -> None:
     before = at_rest(appliance)
     workers = [Worker(rack, wire, rank, world_size=2, job="sum") for rank in range(2)]
     for worker in workers:
@@ -29,9 +31,11 @@ def test_two_ranks_get_their_sum_and_everything_is_given_back(rack: Rack, applia
         worker.expect("ready")
     elems = 2500  # three packets of 4096 bytes
     for rank, worker in enumerate(workers):
-        worker.write(worker.pairs[0], SUM_I32, 0, struct.pack(f"<{elems}i", *range(rank, elems + rank)), 0xABC)
+        worker.write(
+            worker.pairs[0], SUM_I32, 0, struct.pack(f"<{elems}i", *range(rank, elems + rank)), 0xABC
+        )
     for worker in workers:
-        worker.pump(lambda worker=worker: worker.pairs[0].completions == [0xABC])
+        wire.pump(lambda worker=worker: worker.pairs[0].completions == [0xABC])
         sums = struct.unpack(f"<{elems}i", worker.pairs[0].result[: 4 * elems])
         assert sums == tuple(2 * i + 1 for i in range(elems))
     job = appliance.status()["jobs"][0]

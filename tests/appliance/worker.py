@@ -4,6 +4,7 @@ contracts from their pages alone, uses none of the project's code, and does just
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 import socket
@@ -59,9 +60,13 @@ class Wire:
     """The worker's interface."""
 
     def __init__(self, rack: Rack) -> None:
-        self.socket = rack.inside(lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800)))
+        self.socket = rack.inside(
+            lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800))
+        )
         self.socket.bind(("worker0", 0x0800))
         self.socket.settimeout(0.05)
+        self.pairs: list[QueuePair] = []
+        """Of all workers of this interface."""
         rack.run("ping", "-c1", "-W5", APPLIANCE_IP)
         neighbours = json.loads(rack.run("ip", "-j", "neighbour", "show", APPLIANCE_IP).stdout)
         own = rack.run("cat", "/sys/class/net/worker0/address").stdout.strip()
@@ -88,12 +93,53 @@ class Wire:
         assert packet[-4:] == icrc(packet[:-4]), "wrong ICRC"
         return packet[28:-4]
 
+    def pump(self, true: Any, seconds: float = 10) -> None:
+        """Execute what arrives until something is true."""
+        deadline = time.monotonic() + seconds
+        while not true():
+            assert time.monotonic() < deadline, "it did not happen in time"
+            transport = self.receive()
+            if transport is not None:
+                self.execute(transport)
+
+    def execute(self, transport: bytes) -> None:
+        """One packet of the appliance."""
+        opcode, _, _, qpn, word = struct.unpack("!BBHII", transport[:12])
+        pair = next((pair for pair in self.pairs if pair.qpn == qpn & 0xFFFFFF), None)
+        if pair is None:
+            return
+        if opcode == ACK:
+            assert transport[12] < 0x20, f"NAK {transport[12]:#x}"
+            pair.acknowledged = word & 0xFFFFFF
+            return
+        if word & 0xFFFFFF != pair.expected_psn:
+            return
+        rest = transport[12:]
+        if opcode in WITH_RETH:
+            va, rkey, _ = struct.unpack("!QII", rest[:16])
+            assert rkey == pair.rkey
+            pair.place, rest = va - pair.result_va, rest[16:]
+        if opcode in WITH_IMM:
+            pair.completions.append(struct.unpack("!I", rest[:4])[0])
+            pair.msn, rest = pair.msn + 1, rest[4:]
+        pair.result[pair.place : pair.place + len(rest)] = rest
+        pair.place += len(rest)
+        pair.expected_psn = (pair.expected_psn + 1) & 0xFFFFFF
+        if word & 0x80000000:
+            syndrome_msn = 0x1F000000 | pair.msn
+            self.send(
+                struct.pack("!BBHIII", ACK, 0x40, 0xFFFF, pair.offer["qpn"], word & 0xFFFFFF, syndrome_msn)
+            )
+
 
 class Control:
     """A worker's control connection."""
 
     def __init__(self, rack: Rack, rank: int = 0, **fields: Any) -> None:
-        self.connection = connect(f"ws://127.0.0.1:4790", sock=rack.control_socket(), compression=None)
+        self.stack = contextlib.ExitStack()
+        self.connection = self.stack.enter_context(
+            connect("ws://127.0.0.1:4790", sock=rack.control_socket(), compression=None)
+        )
         self.join = {
             "type": "join",
             "control_version": 1,
@@ -124,7 +170,7 @@ class Control:
 
     def close(self) -> None:
         """End the connection without a leave."""
-        self.connection.socket.close()
+        self.stack.close()
 
 
 class Worker:
@@ -151,6 +197,7 @@ class Worker:
             pair = QueuePair(pool, 0x10000 + secrets.randbits(16), va, bytearray(size))
             pair.expected_psn = pool["start_psn"]
             self.pairs.append(pair)
+            self.wire.pairs.append(pair)
         ends = [
             {
                 "pool": number,
@@ -169,7 +216,7 @@ class Worker:
         """Both probes of every pool."""
         for pair in self.pairs:
             self.write(pair, 0, 0, bytes(self.mtu), IMM_PROBE)
-            self.pump(lambda pair=pair: pair.completions == [IMM_PROBE])
+            self.wire.pump(lambda pair=pair: pair.completions == [IMM_PROBE])
             pair.completions.clear()
 
     def ready(self) -> None:
@@ -192,44 +239,6 @@ class Worker:
                 header += struct.pack("!I", imm)
             self.wire.send(header + payload)
             pair.psn = (pair.psn + 1) & 0xFFFFFF
-
-    def pump(self, true: Any, seconds: float = 10) -> None:
-        """Execute what arrives until something is true."""
-        deadline = time.monotonic() + seconds
-        while not true():
-            assert time.monotonic() < deadline, "it did not happen in time"
-            transport = self.wire.receive()
-            if transport is not None:
-                self.execute(transport)
-
-    def execute(self, transport: bytes) -> None:
-        """One packet of the appliance."""
-        opcode, _, _, qpn, word = struct.unpack("!BBHII", transport[:12])
-        pair = next((pair for pair in self.pairs if pair.qpn == qpn & 0xFFFFFF), None)
-        if pair is None:
-            return
-        if opcode == ACK:
-            assert transport[12] < 0x20, f"NAK {transport[12]:#x}"
-            pair.acknowledged = word & 0xFFFFFF
-            return
-        if word & 0xFFFFFF != pair.expected_psn:
-            return
-        rest = transport[12:]
-        if opcode in WITH_RETH:
-            va, rkey, _ = struct.unpack("!QII", rest[:16])
-            assert rkey == pair.rkey
-            pair.place, rest = va - pair.result_va, rest[16:]
-        if opcode in WITH_IMM:
-            pair.completions.append(struct.unpack("!I", rest[:4])[0])
-            pair.msn, rest = pair.msn + 1, rest[4:]
-        pair.result[pair.place : pair.place + len(rest)] = rest
-        pair.place += len(rest)
-        pair.expected_psn = (pair.expected_psn + 1) & 0xFFFFFF
-        if word & 0x80000000:
-            syndrome_msn = 0x1F000000 | pair.msn
-            self.wire.send(
-                struct.pack("!BBHIII", ACK, 0x40, 0xFFFF, pair.offer["qpn"], word & 0xFFFFFF, syndrome_msn)
-            )
 
     def leave(self, *received: int) -> None:
         self.control.send({"type": "leave", "received": list(received)})
