@@ -1,4 +1,4 @@
-"""Start and stop of the real process: every failure has an exit code of its own and one sentence, and a stop is clean."""
+"""Start and stop of the real process: every failure has an exit code and one sentence, and a stop is clean."""
 
 from __future__ import annotations
 

@@ -136,10 +136,7 @@ class Control:
     """A worker's control connection."""
 
     def __init__(self, rack: Rack, rank: int = 0, **fields: Any) -> None:
-        self.stack = contextlib.ExitStack()
-        self.connection = self.stack.enter_context(
-            connect("ws://127.0.0.1:4790", sock=rack.control_socket(), compression=None)
-        )
+        self._open(rack)
         self.join = {
             "type": "join",
             "control_version": 1,
@@ -156,6 +153,19 @@ class Control:
             **fields,
         }
         self.send(self.join)
+
+    def _open(self, rack: Rack) -> None:
+        self.stack = contextlib.ExitStack()
+        self.connection = self.stack.enter_context(
+            connect("ws://127.0.0.1:4790", sock=rack.control_socket(), compression=None)
+        )
+
+    @classmethod
+    def silent(cls, rack: Rack) -> Control:
+        """A connection that has said nothing yet."""
+        control = cls.__new__(cls)
+        control._open(rack)
+        return control
 
     def send(self, message: dict[str, Any]) -> None:
         self.connection.send(json.dumps(message))
