@@ -138,12 +138,12 @@ void psc_pool_add(struct psc_pool *pool, uint32_t rank, uint32_t offset_bytes, c
         slot->summed_packets = packet + 1;
 }
 
-bool psc_pool_immediate_ok(const struct psc_pool *pool, uint32_t rank, uint32_t imm,
+bool psc_pool_immediate_ok(const struct psc_pool *pool, uint32_t round, uint32_t imm,
                            struct psc_refusal *refusal)
 {
-    const struct psc_slot *slot = current_slot(pool, rank);
+    const struct psc_slot *slot = psc_pool_find(pool, round);
 
-    if (slot->whole_ranks == 0 || slot->imm == imm)
+    if (!slot || slot->whole_ranks == 0 || slot->imm == imm)
         return true;
     return psc_refuse(refusal, PSC_FAULT_IMM_MISMATCH, slot->imm, imm);
 }

@@ -76,7 +76,7 @@ class LaneCounters:
 
 @dataclass(frozen=True, slots=True)
 class JobCounters:
-    """Counters of one life of one training job, all ranks together."""
+    """Counters of one training job, all ranks together."""
 
     name: str
     start_time_us: int
@@ -215,11 +215,10 @@ def _read_job(base: Any, header: Any, row: int) -> JobCounters | None:
 
 
 def _latest_lives(jobs: list[JobCounters]) -> list[JobCounters]:
-    """One row per job name, in the order of names.
+    """One row per job name, in the order of names: a series may appear once in a scrape.
 
-    A job that left and joined again may have two rows. Its newest life alone is its series: the counters then begin
-    at 0 again, which every Prometheus function takes for what it is, a restart. A sum would fall when the old row is
-    reused.
+    Should two rows bear one name, the newest life alone is the series: its counters begin at 0, which every Prometheus
+    function takes for what it is, a restart. A sum would fall when the older row is needed for another job.
     """
     latest: dict[str, JobCounters] = {}
     for job in sorted(jobs, key=lambda job: (job.name, job.start_time_us)):

@@ -1,0 +1,51 @@
+"""The wire contract as Python sees it: psc_wire.def.h, read verbatim by cffi (ABI mode), never retyped.
+
+May touch nothing but that file. A number that changes there changes here; the version is compared at join.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import cffi
+
+HEADER = Path(__file__).with_name("psc_wire.def.h")
+SPOKEN_VERSION = 1
+"""The version of the header that this code was written for."""
+
+_ffi = cffi.FFI()
+_ffi.cdef(HEADER.read_text(encoding="utf-8"))
+_constants: Any = _ffi.dlopen(None)
+
+
+def _enum(name: str, prefix: str) -> dict[str, int]:
+    """Members of a C enum by their name without prefix, in lower case; the closing *_COUNT is left out."""
+    members: dict[str, int] = _ffi.typeof(f"enum {name}").relements
+    names = {key.removeprefix(prefix).lower(): value for key, value in members.items()}
+    return {key: value for key, value in names.items() if not key.endswith("count")}
+
+
+VERSION: int = _constants.PSC_WIRE_VERSION
+OPS = _enum("psc_op", "PSC_OP_")
+FAULTS = _enum("psc_fault", "PSC_FAULT_")
+VA_WINDOW_SHIFT: int = _constants.PSC_VA_WINDOW_SHIFT
+VA_ROUND_SHIFT: int = _constants.PSC_VA_ROUND_SHIFT
+MAX_RANKS: int = _constants.PSC_MAX_RANKS
+IMM_PROBE: int = _constants.PSC_IMM_PROBE
+PROBE_WINDOW = 0
+
+if VERSION != SPOKEN_VERSION:
+    raise ImportError(
+        f"{HEADER} is version {VERSION} of the wire contract, this client speaks {SPOKEN_VERSION}: "
+        "reinstall pascaline, its files come from different releases"
+    )
+
+_imm_fields = struct.Struct("<4I")
+
+
+def immediate(sequence: int, chunk: int, op: int, length_bytes: int) -> int:
+    """What a message says about itself; all ranks' immediates of a round must agree before its result is complete."""
+    return zlib.crc32(_imm_fields.pack(sequence & 0xFFFFFFFF, chunk, op, length_bytes))

@@ -1,0 +1,122 @@
+"""The control connection: typed messages of contract/control.py over one WebSocket, pings both ways.
+
+During the join the joining thread reads from it; afterwards a thread of its own hands messages on as they
+come. Touches the socket and the contract only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import ValidationError
+from websockets.exceptions import ConnectionClosed, WebSocketException
+from websockets.sync.client import connect
+
+from pascaline.contract import control
+from pascaline.errors import ApplianceUnreachable, ContractMismatch
+
+CONNECT_S = 2.0
+HANDSHAKE_S = 2.5
+EMULATED_HANDSHAKE_S = 15.0
+"""Soft-RoCE often means an emulated machine, where a handshake takes seconds when several workers start."""
+_PING_EVERY_S = 2.0
+_PONG_WITHIN_S = 20.0
+_DEAD_PEER_S = 5
+"""Kernel keep-alive: a dead host is noticed without the interpreter, whose GIL a long import may hold."""
+
+Message = Any
+"""One of contract.control's models from the appliance."""
+
+
+class ConnectionLost(Exception):
+    """The connection is closed or dead; the message says how."""
+
+
+class Control:
+    """One worker's connection to the appliance."""
+
+    def __init__(self, host: str, port: int, handshake_s: float = HANDSHAKE_S) -> None:
+        self.address = f"{host}:{port}"
+        self._open = contextlib.ExitStack()
+        try:
+            self._socket = socket.create_connection((host, port), timeout=CONNECT_S)
+            self._socket.settimeout(None)
+            _keep_alive(self._socket)
+            connecting = connect(
+                f"ws://{self.address}/",
+                sock=self._socket,
+                compression=None,
+                open_timeout=handshake_s,
+                close_timeout=1,
+                ping_interval=_PING_EVERY_S,
+                ping_timeout=_PONG_WITHIN_S,
+                max_size=control.MAX_MESSAGE_BYTES,
+            )
+            self._websocket = self._open.enter_context(connecting)
+        except (OSError, WebSocketException) as error:
+            raise ApplianceUnreachable(
+                f"the appliance at {self.address} does not answer ({error or type(error).__name__}): check the address "
+                "(appliance=... or PASCALINE_APPLIANCE) and `pascaline-appliance status` there"
+            ) from error
+        self._thread: threading.Thread | None = None
+
+    def fileno(self) -> int:
+        """Descriptor of the socket: a forked child must not hold it."""
+        return self._socket.fileno()
+
+    def send(self, message: Message) -> None:
+        """Send one message. Raises ConnectionLost."""
+        try:
+            self._websocket.send(message.model_dump_json())
+        except (ConnectionClosed, OSError) as error:
+            raise ConnectionLost(str(error)) from error
+
+    def receive(self, timeout_s: float | None) -> Message:
+        """Next message. Raises TimeoutError, ConnectionLost, and ContractMismatch for what the contract
+        does not know.
+        """
+        try:
+            text = self._websocket.recv(timeout_s)
+        except (ConnectionClosed, OSError) as error:
+            if isinstance(error, TimeoutError):
+                raise
+            raise ConnectionLost(str(error)) from error
+        try:
+            return control.from_appliance.validate_json(text)
+        except ValidationError as error:
+            raise ContractMismatch(
+                f"the appliance at {self.address} sent a message that version {control.CONTROL_VERSION} of the control "
+                f"contract does not know ({error.errors()[0]['msg']}): install the same release on both ends"
+            ) from error
+
+    def deliver(self, on_message: Callable[[Message], None], on_end: Callable[[Exception], None]) -> None:
+        """From now on a thread of its own hands every message to `on_message`, and the connection's end to `on_end`."""
+
+        def read() -> None:
+            try:
+                while True:
+                    on_message(self.receive(None))
+            except (ConnectionLost, ContractMismatch) as error:
+                on_end(error)
+
+        self._thread = threading.Thread(target=read, name="pascaline-control", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Close the connection; the thread ends."""
+        self._open.close()
+        if self._thread and self._thread is not threading.current_thread():
+            self._thread.join(timeout=2)
+
+
+def _keep_alive(sock: socket.socket) -> None:
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _DEAD_PEER_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_PEER_S * 1000)

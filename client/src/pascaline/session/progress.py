@@ -1,0 +1,172 @@
+"""The progress thread: sleeps until a result, a call or a verdict comes, and then moves every line on.
+
+It alone touches link and lines after the join. It sleeps in poll(2) on the completion channel and a wake-up
+descriptor, which releases the GIL: other Python threads run while a round waits for a rank.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from pascaline.codec import Codec
+from pascaline.errors import EpochEnded, PascalineError, Timeout
+from pascaline.link import Link, LinkFault
+from pascaline.reduce import Collective, Line
+from pascaline.session.work import Work
+
+VERDICT_S = 1.0
+"""A failed queue pair is most often the appliance ending the epoch: its sentence, which names the rank,
+may be on its way.
+"""
+_WATCH_S = 0.5
+
+
+class Progress:
+    """Owner of a joined link. Lines: one per pool, `data` and `small` by class."""
+
+    def __init__(self, link: Link, lines: Sequence[Line], data: Line, small: Line, timeout_s: float) -> None:
+        self._link, self._lines, self._data, self._small = link, lines, data, small
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._inbox: deque[tuple[Collective, Work]] = deque()
+        self._works: deque[Work] = deque()
+        self._idle = threading.Event()
+        self._idle.set()
+        self._last_progress = time.monotonic()
+        self._waiting: tuple[tuple[int, ...], str] = ((), "")
+        self._verdict: PascalineError | None = None
+        self._verdict_came = threading.Event()
+        self.error: PascalineError | None = None
+        self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._thread = threading.Thread(target=self._run, name="pascaline-progress", daemon=True)
+
+    # Called from other threads.
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def submit(self, values: Any, codec: Codec, work: Work) -> None:
+        """Take the last place in the order of calls. Raises the error that ended the session."""
+        with self._lock:
+            if self.error:
+                raise self.error
+            self._idle.clear()
+            collective = Collective(values, codec, work.sequence, partial(self._complete, work))
+            self._inbox.append((collective, work))
+            os.eventfd_write(self.wake_fd, 1)
+
+    def end(self, error: PascalineError) -> None:
+        """Whatever is pending fails with `error`; the link is flushed and closed. The first verdict stands."""
+        with self._lock:
+            if self.error or self._verdict:
+                return
+            self._verdict = error
+            self._verdict_came.set()
+            os.eventfd_write(self.wake_fd, 1)
+
+    def now_waiting_for(self, ranks: Sequence[int], message: str) -> None:
+        """The appliance says who is missing."""
+        self._waiting = (tuple(ranks), message)
+
+    def wait_idle(self, timeout_s: float) -> bool:
+        """Until nothing is pending."""
+        return self._idle.wait(timeout_s)
+
+    def wait_ended(self, timeout_s: float) -> bool:
+        """Until the thread has ended, after `end` or a failure; False if it has not, or is the caller."""
+        if self._thread is threading.current_thread():
+            return False
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    # The thread.
+
+    def _run(self) -> None:
+        poller = select.poll()
+        poller.register(self._link.completion_fd, select.POLLIN)
+        poller.register(self.wake_fd, select.POLLIN)
+        with np.errstate(all="ignore"):  # an overflow to Inf is a result, not an accident
+            error = self._turns(poller)
+            self._finish(error)
+
+    def _turns(self, poller: select.poll) -> PascalineError:
+        """Turn after turn until something ends the session; that is returned."""
+        try:
+            while not self._verdict:
+                poller.poll(_WATCH_S * 1000 if self._works or self._inbox else None)
+                self._turn()
+                self._watch_clock()
+            return self._verdict
+        except LinkFault as fault:
+            self._verdict_came.wait(VERDICT_S)
+            return self._verdict or EpochEnded(f"the connection to the appliance failed: {fault}", "local")
+        except PascalineError as error:
+            return error
+        except Exception as error:  # a defect of ours must end waits, not hang them
+            return _chained(PascalineError(f"internal error of the progress thread: {error!r}"), error)
+
+    def _turn(self) -> None:
+        """Calls enter their lines, results are decoded, windows move, the next chunks are written."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self.wake_fd)
+        while self._inbox:
+            collective, work = self._inbox.popleft()
+            if not self._works:
+                self._last_progress = time.monotonic()
+            self._works.append(work)
+            for line, stream in collective.streams(self._data, self._small):
+                line.enter(stream)
+        for result in self._link.completions():
+            self._lines[result.pool].arrived(result)
+            self._last_progress = time.monotonic()
+            self._waiting = ((), "")
+        self._small.advance()
+        self._data.advance()
+
+    def _complete(self, work: Work, error: PascalineError | None = None) -> None:
+        self._works.remove(work)
+        with self._lock:
+            if not self._works and not self._inbox:
+                self._idle.set()
+        work.complete(error)
+
+    def _watch_clock(self) -> None:
+        waited_s = time.monotonic() - self._last_progress
+        if self._works and waited_s > self._timeout_s:
+            ranks, message = self._waiting
+            raise Timeout(
+                f"all_reduce {self._works[0].sequence} has waited {waited_s:.1f} s (limit {self._timeout_s:g} s) for "
+                + (message or "the appliance, which says nothing: run `pascaline-appliance status` there"),
+                ranks,
+            )
+
+    def _finish(self, error: PascalineError) -> None:
+        """No buffer is touched after the flush: only then do the waits end."""
+        try:
+            self._link.close()
+        finally:
+            with self._lock:
+                self.error = error
+                works = [*self._works, *(work for _, work in self._inbox)]
+                self._works.clear()
+                self._inbox.clear()
+            for work in works:
+                work.complete(error)
+            self._idle.set()
+            os.close(self.wake_fd)
+
+
+def _chained(error: PascalineError, cause: Exception) -> PascalineError:
+    error.__cause__ = cause
+    return error

@@ -1,0 +1,136 @@
+"""The hook on a real DistributedDataParallel model over Gloo. Its session is a stand-in: soft-RoCE is elsewhere."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import pascaline.torch
+from pascaline.errors import ConfigurationError, EpochEnded, UnsupportedTensor
+from pascaline.session import Session
+from pascaline.session.work import Work
+from pascaline.torch.register import fingerprint
+
+
+class Doubling:
+    """A session of "two ranks" that hold the same gradients; or one whose works end otherwise."""
+
+    world_size = 1
+
+    def __init__(self, ending: str = "sum") -> None:
+        self.ending = ending
+        self.lengths: list[int] = []
+
+    def all_reduce(self, tensor: torch.Tensor, async_op: bool) -> Work:
+        assert async_op
+        work = Work(tensor, len(self.lengths))
+        self.lengths.append(tensor.numel())
+        if self.ending == "sum":
+            tensor.mul_(2)
+            threading.Timer(0.01, work.complete).start()
+        elif self.ending == "error":
+            threading.Timer(
+                0.01, work.complete, (EpochEnded("rank 1 is gone", "connection_lost", 1),)
+            ).start()
+        return work
+
+
+@pytest.fixture(autouse=True)
+def gloo(tmp_path: Any) -> Iterator[None]:
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def model_with(session: Doubling) -> DistributedDataParallel:
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 300), torch.nn.ReLU(), torch.nn.Linear(300, 2))
+    model = DistributedDataParallel(net, bucket_cap_mb=0.001)
+    pascaline.torch.register(model, cast(Session, session))
+    return model
+
+
+def gradients(model: torch.nn.Module) -> list[torch.Tensor]:
+    model.zero_grad()
+    model(torch.ones(3, 4)).square().sum().backward()
+    return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+
+def test_every_gradient_goes_through_the_session_and_is_divided() -> None:
+    session = Doubling()
+    model = model_with(session)
+    plain = gradients(model.module)
+    session.lengths.clear()
+    for _ in range(3):  # buckets are rebuilt after the first
+        summed = gradients(model)
+        assert all(torch.equal(got, 2 * want) for got, want in zip(summed, plain, strict=True))
+    assert sum(session.lengths) == 3 * sum(p.numel() for p in model.parameters())
+    assert len(session.lengths) > 3
+
+    session.world_size = 2
+    assert all(torch.equal(got, want) for got, want in zip(gradients(model), plain, strict=True))
+
+
+def test_an_error_reaches_the_user_as_it_was_raised() -> None:
+    with pytest.raises(EpochEnded, match="rank 1 is gone"):
+        gradients(model_with(Doubling("error")))
+
+
+def test_ctrl_c_is_heard_while_a_backward_pass_waits() -> None:
+    model = model_with(Doubling("never"))
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        gradients(model)
+    assert time.monotonic() - began < 2.5
+
+
+def test_the_idiom_of_pytorch_works_too() -> None:
+    session = Doubling()
+    model = DistributedDataParallel(torch.nn.Linear(2, 2))
+    state = pascaline.torch.PascalineState(process_group=None, session=cast(Session, session))
+    model.register_comm_hook(state, pascaline.torch.pascaline_hook)
+    model(torch.ones(1, 2)).sum().backward()
+    assert session.lengths == [6]
+
+
+def test_a_bucket_of_another_dtype_is_refused_before_anything_is_sent() -> None:
+    session = Doubling()
+    model = DistributedDataParallel(torch.nn.Linear(2, 2).double())
+    state = pascaline.torch.PascalineState(session=cast(Session, session))
+    model.register_comm_hook(state, pascaline.torch.pascaline_hook)
+    with pytest.raises(UnsupportedTensor, match="bucket is float64"):
+        model(torch.ones(1, 2).double()).sum().backward()
+    assert session.lengths == []
+
+
+def test_register_refuses_what_it_cannot_do() -> None:
+    with pytest.raises(ConfigurationError, match="not Linear: wrap it first"):
+        pascaline.torch.register(torch.nn.Linear(1, 1))  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedTensor, match="parameter 'weight' is bfloat16 on cpu"):
+        pascaline.torch.register(DistributedDataParallel(torch.nn.Linear(1, 1).bfloat16()))
+    session = Doubling()
+    session.world_size = 3
+    with pytest.raises(ConfigurationError, match="the session has 3 ranks and the process group 1"):
+        model_with(session)
+    with pytest.raises(ConfigurationError, match=r"cannot be joined again with \['codec'\]"):
+        pascaline.torch.PascalineState(session=cast(Session, Doubling()), codec="f32")
+
+
+def test_the_fingerprint_tells_models_and_codecs_apart() -> None:
+    one = fingerprint(torch.nn.Linear(3, 2), "f32")
+    assert one == fingerprint(torch.nn.Linear(3, 2), "f32")
+    assert one.startswith("8 parameters in 2 tensors, codec f32, ")
+    others = [fingerprint(torch.nn.Linear(2, 3), "f32"), fingerprint(torch.nn.Linear(3, 2), "fixed32")]
+    others.append(fingerprint(torch.nn.Sequential(torch.nn.Linear(3, 2)), "f32"))
+    assert len({one, *others}) == 4
+    assert all(len(text) <= 128 for text in others)

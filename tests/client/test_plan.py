@@ -1,0 +1,53 @@
+"""plan: chunks cover an array exactly; remote addresses take apart as the contract says."""
+
+import cffi
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pascaline import plan
+from pascaline.contract import wire
+
+
+@given(st.integers(0, 10_000), st.integers(1, 700))
+def test_chunks_cover_every_element_once_and_in_order(elems: int, chunk_elems: int) -> None:
+    chunks = list(plan.chunks(elems, chunk_elems))
+    assert [i for c in chunks for i in range(c.begin, c.end)] == list(range(elems))
+    assert [c.number for c in chunks] == list(range(len(chunks)))
+    assert all(c.end - c.begin == chunk_elems for c in chunks[:-1])
+
+
+@pytest.mark.parametrize("elems, lengths", [(0, []), (1, [1]), (4, [4]), (5, [4, 1]), (8, [4, 4])])
+def test_only_the_last_chunk_is_short(elems: int, lengths: list[int]) -> None:
+    assert [c.end - c.begin for c in plan.chunks(elems, 4)] == lengths
+
+
+@given(st.integers(0, 2**62 - 1), st.integers(0, 15), st.integers(0, 2**32 - 1))
+def test_a_remote_address_is_what_the_appliance_takes_apart(base: int, window: int, round_: int) -> None:
+    address = plan.remote_address(base, window, round_)
+    assert address < 1 << 64
+    offset = address - base
+    assert (offset >> 56, offset >> 24 & 0xFFFFFFFF, offset & 0xFFFFFF) == (window, round_, 0)
+
+
+def test_rounds_wrap_at_32_bits() -> None:
+    assert plan.remote_address(7, 1, 2**32 + 5) == plan.remote_address(7, 1, 5)
+
+
+def test_the_layout_is_the_header_s() -> None:
+    ffi = cffi.FFI()
+    ffi.cdef(wire.HEADER.read_text())
+    lib = ffi.dlopen(None)
+    assert (
+        (lib.PSC_VA_WINDOW_SHIFT, lib.PSC_VA_ROUND_SHIFT)
+        == (wire.VA_WINDOW_SHIFT, wire.VA_ROUND_SHIFT)
+        == (56, 24)
+    )
+    assert lib.PSC_OP_MAX_F32 == wire.OPS["max_f32"]
+    assert set(wire.OPS) == {"probe", "sum_i32", "sum_f32", "max_f32"}
+
+
+def test_an_immediate_is_known() -> None:
+    # What gzip(1) writes behind the sixteen bytes 01 00 00 00 02 00 00 00 03 00 00 00 04 00 00 00.
+    assert wire.immediate(1, 2, 3, 4) == 0xAF05D4EF
+    assert wire.immediate(2**32 + 1, 2, 3, 4) == wire.immediate(1, 2, 3, 4)

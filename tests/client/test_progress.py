@@ -1,0 +1,180 @@
+"""The progress thread over a rack in memory: calls queue, waits end, errors are typed, and nobody holds the GIL."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from pascaline import codec as codecs
+from pascaline.errors import EpochEnded, PascalineError, SessionClosed, Timeout
+from pascaline.session.progress import Progress
+from pascaline.session.work import Work
+
+from .rack import Rack
+
+
+def progress_of(rack: Rack, rank: int, timeout_s: float = 20.0) -> Progress:
+    lines = rack.lines(rank)
+    progress = Progress(rack.links[rank], lines, lines[0], lines[1], timeout_s)
+    progress.start()
+    return progress
+
+
+@pytest.fixture
+def rack() -> Iterator[Rack]:
+    yield Rack(2)
+
+
+@pytest.fixture
+def pair(rack: Rack) -> Iterator[list[Progress]]:
+    both = [progress_of(rack, rank) for rank in range(2)]
+    yield both
+    for progress in both:
+        progress.end(SessionClosed("the test is over"))
+        assert progress.wait_ended(5)
+
+
+def submit(
+    progress: Progress, tensor: np.ndarray, sequence: int = 0, codec: codecs.Codec = codecs.SUM_F32
+) -> Work:
+    work = Work(tensor, sequence)
+    progress.submit(tensor, codec, work)
+    return work
+
+
+def test_many_in_flight_complete_in_order(pair: list[Progress]) -> None:
+    tensors = [[np.full(size, rank + 1, np.float32) for size in range(1, 200, 7)] for rank in range(2)]
+    works = [[submit(p, t, i) for i, t in enumerate(ts)] for p, ts in zip(pair, tensors, strict=True)]
+    for row in works:
+        for work in reversed(row):
+            assert work.wait(10)
+    assert all((tensor == 3).all() for row in tensors for tensor in row)
+    assert all(progress.wait_idle(5) for progress in pair)
+
+
+def test_fixed32_uses_both_lines(pair: list[Progress]) -> None:
+    tensors = [np.linspace(-1, 1, 500, dtype=np.float32) for _ in pair]
+    works = [submit(p, t, 0, codecs.Fixed32(2)) for p, t in zip(pair, tensors, strict=True)]
+    assert all(work.wait(10) for work in works)
+    assert tensors[0].tobytes() == tensors[1].tobytes()
+    np.testing.assert_allclose(tensors[0], 2 * np.linspace(-1, 1, 500), atol=1e-8)
+
+
+def test_a_wait_can_time_out_and_the_work_goes_on(pair: list[Progress]) -> None:
+    tensor = np.ones(3, np.float32)
+    work = submit(pair[0], tensor)
+    with pytest.raises(Timeout, match=r"all_reduce 0 has not completed within 0\.05 s"):
+        work.wait(0.05)
+    assert not work.is_completed()
+    submit(pair[1], np.ones(3, np.float32))
+    assert work.wait(10)
+    assert tensor.tolist() == [2, 2, 2]
+
+
+def test_an_end_reaches_every_pending_work_and_every_later_call(pair: list[Progress], rack: Rack) -> None:
+    works = [submit(pair[0], np.ones(100, np.float32), i) for i in range(5)]
+    verdict = EpochEnded("rank 1 does not answer", "retry_exceeded", 1)
+    pair[0].end(verdict)
+    pair[0].end(EpochEnded("a later one", "stopping"))
+    for work in works:
+        with pytest.raises(EpochEnded, match="rank 1 does not answer"):
+            work.wait(5)
+    assert rack.links[0].closed  # the flush came before the error
+    with pytest.raises(EpochEnded) as caught:
+        submit(pair[0], np.ones(1, np.float32))
+    assert (caught.value.fault, caught.value.rank) == ("retry_exceeded", 1)
+
+
+def test_a_failed_queue_pair_gives_way_to_the_appliance_s_sentence(pair: list[Progress], rack: Rack) -> None:
+    work = submit(pair[0], np.ones(1, np.float32))
+    rack.links[0].fail("write 1: retry exceeded error")
+    time.sleep(0.1)
+    pair[0].end(EpochEnded("rank 1 has left", "rank_left", 1))
+    with pytest.raises(EpochEnded, match="rank 1 has left"):
+        work.wait(5)
+
+
+def test_a_failed_queue_pair_ends_the_wait_by_itself(pair: list[Progress], rack: Rack) -> None:
+    work = submit(pair[0], np.ones(1, np.float32))
+    rack.links[0].fail("write 1: retry exceeded error")
+    with pytest.raises(EpochEnded, match="write 1: retry exceeded") as caught:
+        work.wait(5)
+    assert caught.value.fault == "local"
+
+
+def test_a_rank_that_never_comes_is_named_by_the_deadline() -> None:
+    rack = Rack(2)
+    progress = progress_of(rack, 0, timeout_s=0.3)
+    work = submit(progress, np.ones(1, np.float32), 17)
+    progress.now_waiting_for([1], "rank 1 (host trainer-02)")
+    with pytest.raises(
+        Timeout, match=r"all_reduce 17 has waited .* \(limit 0\.3 s\) for rank 1 \(host trainer-02\)"
+    ) as e:
+        work.wait(5)
+    assert e.value.ranks == (1,)
+    assert progress.wait_ended(5)
+
+
+def test_a_defect_ends_the_wait_too(pair: list[Progress]) -> None:
+    class Broken:
+        op, wire_dtype, scaled = "sum_f32", np.dtype("<f4"), False
+
+        def encode(self, *_: object) -> None:
+            raise ZeroDivisionError("a defect")
+
+        decode = encode
+
+    work = submit(pair[0], np.ones(1, np.float32), 0, Broken())
+    with pytest.raises(PascalineError, match=r"internal error.*a defect"):
+        work.wait(5)
+
+
+def test_other_threads_run_while_a_round_waits(pair: list[Progress]) -> None:
+    work = submit(pair[0], np.ones(1, np.float32))
+    counted = 0
+    end = time.monotonic() + 0.3
+    while time.monotonic() < end:
+        counted += 1
+    assert counted > 10_000
+    assert not work.is_completed()
+
+
+def test_ctrl_c_ends_a_wait(pair: list[Progress]) -> None:
+    work = submit(pair[0], np.ones(1, np.float32))
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        work.wait()
+    assert time.monotonic() - began < 2
+
+
+def test_a_torch_future_carries_tensor_and_error(pair: list[Progress]) -> None:
+    tensor = torch.ones(5)
+    work = Work(tensor, 0)
+    future = work.get_future()
+    doubled = future.then(lambda f: f.value() * 2)
+    pair[0].submit(tensor.numpy(), codecs.SUM_F32, work)
+    submit(pair[1], np.ones(5, np.float32))
+    assert doubled.wait().tolist() == [4.0] * 5
+    assert work.get_future() is future
+
+    failed = Work(tensor, 1)
+    chained = failed.get_future().then(lambda f: f.value())
+    pair[0].submit(tensor.numpy(), codecs.SUM_F32, failed)
+    pair[0].end(EpochEnded("rank 1 is gone", "connection_lost", 1))
+    with pytest.raises(Exception, match="rank 1 is gone"):
+        chained.wait()
+
+
+def test_a_future_of_a_completed_work_is_complete() -> None:
+    work = Work(torch.ones(1), 0)
+    work.complete()
+    assert work.get_future().done()
+    assert work.wait()

@@ -1,0 +1,183 @@
+"""The demonstration's part inside the bench: one appliance, the ranks, the same training over both links.
+
+Everything heavy is imported once and the ranks are forked from here: under emulation importing torch takes half a
+minute. Leaves demo.json and losses.json in the share.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import dataclasses
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch.distributed as dist
+
+from pascaline_exporter import segment
+from tests.softroce.bench import PLACE_VARIABLE, REPOSITORY
+from tests.softroce.ranks import Ranks
+
+from .verdict import Facts
+
+JOB = "demo"
+CONTROL_PORT = 4790
+START_TIMEOUT_S = 120
+TRAINING_TIMEOUT_S = 600
+
+CONFIG = """\
+[data]
+address = "10.77.0.1/24"
+
+[[port]]
+device = "--vdev=net_af_packet0,iface=app0,framesz=8192,blocksz=131072,framecnt=512,qdisc_bypass=1"
+
+[memory]
+huge_pages = false
+memory_mib = 128
+
+[lanes]
+cores = [1]
+idle_sleep_us = 50  # lane and workers share two CPUs
+
+[limits]
+retransmit_exponent = 14  # rxe acknowledges late under emulation
+
+[stats]
+path = "{folder}/stats"
+
+[status]
+socket = "{folder}/status.sock"
+"""
+
+
+def load_example() -> ModuleType:
+    """The training script, as a user would run it."""
+    path = REPOSITORY / "client" / "examples" / "digits.py"
+    spec = importlib.util.spec_from_file_location("digits", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["digits"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+digits = load_example()
+
+
+@contextmanager
+def appliance(share: Path, library_path: str | None) -> Iterator[Path]:
+    """A running pascaline-appliance; the path of its statistics segment."""
+    folder = Path("/dev/shm/pascaline-demo")
+    folder.mkdir(exist_ok=True)
+    config, log_path = share / "appliance.toml", share / "appliance.log"
+    config.write_text(CONFIG.format(folder=folder))
+    environment = os.environ | ({"LD_LIBRARY_PATH": library_path} if library_path else {})
+    command = [str(Path(sys.executable).with_name("pascaline-appliance")), "run", "--config", str(config)]
+    with log_path.open("w") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+    try:
+        wait_until_live(process, folder / "stats", log_path)
+        yield folder / "stats"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=60)
+
+
+def wait_until_live(process: subprocess.Popen[bytes], stats: Path, log: Path) -> None:
+    """Return when the appliance's heartbeat can be seen."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while True:
+        try:
+            segment.read(stats)
+            return
+        except segment.SegmentError as error:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise SystemExit(f"the appliance did not start ({error}):\n{log.read_text()}") from None
+        time.sleep(0.2)
+
+
+def train(link: str, workers: int, options: object, port: int) -> list[dict[str, Any]]:
+    """All ranks of one training, forked; what each found."""
+    with Ranks(workers, partial(one_rank, link, options, port), f"127.0.0.1:{CONTROL_PORT}") as ranks:
+        return ranks.results(TRAINING_TIMEOUT_S)
+
+
+def one_rank(link: str, options: object, port: int, _rank: int) -> dict[str, Any]:
+    """The example, in an environment as torchrun makes it."""
+    os.environ.update(
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo", TORCHELASTIC_RUN_ID=JOB
+    )
+    dist.init_process_group("gloo")
+    result = digits.train(link, options, on_step=partial(print_step, link))
+    # At the end of a script the session leaves by itself; a forked process has no such end.
+    atexit._run_exitfuncs()
+    dist.destroy_process_group()
+    return dataclasses.asdict(result) | {"parameters": result.parameters.numpy()}
+
+
+def print_step(link: str, step: int, loss: float, step_bytes: int, seconds: float) -> None:
+    """The live line; the rate is one worker's gradient bits over the time of its whole step."""
+    emulated = "  emulated" if os.environ[PLACE_VARIABLE] == "rxe-vm" else ""
+    rate = step_bytes * 8 / seconds / 1e9
+    print(
+        f"{link:9}  step {step:4}  loss {loss:.4f}  {step_bytes} bytes  {rate:.4f} Gbit/s{emulated}",
+        flush=True,
+    )
+
+
+def facts_of(ours: list[dict[str, Any]], gloo: list[dict[str, Any]], bytes_added: int) -> Facts:
+    """What the two trainings show."""
+    return Facts(
+        link=os.environ[PLACE_VARIABLE],
+        workers=len(ours),
+        steps=len(ours[0]["losses"]),
+        loss_first=ours[0]["losses"][0],
+        loss_last=ours[0]["losses"][-1],
+        accuracy=ours[0]["accuracy"],
+        accuracy_gloo=gloo[0]["accuracy"],
+        max_abs_diff=float(np.abs(ours[0]["parameters"] - gloo[0]["parameters"]).max()),
+        bit_identical=len({rank["parameters"].tobytes() for rank in ours}) == 1,
+        bytes_added=bytes_added,
+        bytes_expected=sum(rank["gradient_bytes"] for rank in ours),
+    )
+
+
+def main() -> None:
+    """Run both trainings and leave what was measured."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--share", type=Path, required=True)
+    parser.add_argument("--workers", type=int, required=True)
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--library-path")
+    arguments = parser.parse_args()
+    share, workers = arguments.share, arguments.workers
+    # Emulation has time for 2.4 thousand parameters; a real kernel shows a model that needs several chunks.
+    hidden = 32 if os.environ[PLACE_VARIABLE] == "rxe-vm" else 8192
+    options = digits.Options(steps=arguments.steps, hidden=hidden)
+
+    with appliance(share, arguments.library_path) as stats:
+        ours = train("pascaline", workers, options, port=29500)
+        bytes_added = sum(job.contribution_bytes for job in segment.read(stats).jobs if job.name == JOB)
+    gloo = train("gloo", workers, options, port=29501)
+
+    facts = facts_of(ours, gloo, bytes_added)
+    losses = {"pascaline": ours[0]["losses"], "gloo": gloo[0]["losses"]}
+    (share / "losses.json").write_text(json.dumps(losses))
+    (share / "demo.json").write_text(json.dumps(dataclasses.asdict(facts), indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

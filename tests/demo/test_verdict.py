@@ -1,0 +1,70 @@
+"""The demonstration's judge: what holds passes, and each false claim alone makes it fail, with its values named.
+
+The run itself is `make demo`; `make demo-planted` shows it failing with a data plane that adds wrongly.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from .__main__ import draw, report
+from .verdict import Facts, objections
+
+SOUND = Facts(
+    link="rxe-vm",
+    workers=2,
+    steps=200,
+    loss_first=2.3,
+    loss_last=0.08,
+    accuracy=0.978,
+    accuracy_gloo=0.978,
+    max_abs_diff=0.0,
+    bit_identical=True,
+    bytes_added=3_856_000,
+    bytes_expected=3_856_000,
+)
+
+
+def test_a_sound_run_passes(tmp_path: Path) -> None:
+    assert objections(SOUND) == []
+    assert report(SOUND, tmp_path) == 0
+    assert report(SOUND, tmp_path, expect_objections=True) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"bytes_added": 3_855_996}, "added 3855996 bytes and DDP handed over 3856000"),
+        ({"bytes_added": 0}, "added 0 bytes"),
+        ({"bit_identical": False}, "different parameters"),
+        ({"max_abs_diff": 1e-7}, "parameters differ by 1e-07"),
+        ({"max_abs_diff": float("nan")}, "parameters differ by nan"),
+        ({"accuracy": 0.929, "accuracy_gloo": 0.93}, "accuracy 0.929 is below 0.93"),
+        ({"accuracy": 0.95, "accuracy_gloo": 0.97}, "more than 0.01 from Gloo's 0.970"),
+    ],
+)
+def test_one_false_claim_fails_it(change: dict, sentence: str, tmp_path: Path, capsys) -> None:
+    facts = dataclasses.replace(SOUND, **change)
+    assert len(objections(facts)) == 1
+    assert report(facts, tmp_path) == 1
+    assert report(facts, tmp_path, expect_objections=True) == 0
+    assert sentence in capsys.readouterr().err
+
+
+def test_more_workers_may_round_otherwise_than_gloo() -> None:
+    assert objections(dataclasses.replace(SOUND, workers=4, max_abs_diff=1e-6)) == []
+
+
+def test_demo_json_is_flat() -> None:
+    values = json.loads(json.dumps(dataclasses.asdict(SOUND)))
+    assert Facts(**values) == SOUND
+    assert not any(isinstance(value, dict | list) for value in values.values())
+
+
+def test_the_loss_is_drawn(tmp_path: Path) -> None:
+    draw(SOUND, {"pascaline": [2.3, 1.0, 0.1], "gloo": [2.3, 1.0, 0.1]}, tmp_path / "loss.png")
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,30 @@
+"""A rack per test; its memory must be given back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from .rack import Rack
+
+
+@pytest.fixture
+def make_rack() -> Iterator[Callable[..., Rack]]:
+    """Rack(...), closed after the test."""
+    racks: list[Rack] = []
+
+    def make(**options: Any) -> Rack:
+        racks.append(Rack(**options))
+        return racks[-1]
+
+    yield make
+    for rack in racks:
+        rack.close()
+
+
+@pytest.fixture
+def rack(make_rack: Callable[..., Rack]) -> Rack:
+    """Two workers, W = 2, slots of four packets."""
+    return make_rack()

@@ -1,0 +1,446 @@
+"""A rack in miniature: the real lane, scripted workers, and a clock that only the test moves.
+
+`Rack.poll` is one turn of the lane: packets in, packets out. `Rack.run` also carries the answers to the workers and
+theirs back until nobody has anything to say. A worker keeps its PSNs and its result buffer as a NIC would.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import wire
+from .library import DROPS, EVENTS, FAULTS, ffi, lib, libc
+from .wire import APPLIANCE_IP, APPLIANCE_MAC, PSN_MASK, Packet
+
+Array = NDArray[Any]
+MTU = 256
+SUM_I32, SUM_F32, MAX_F32 = 1, 2, 3  # op windows of every job here
+OPS = [lib.PSC_OP_SUM_I32, lib.PSC_OP_SUM_F32, lib.PSC_OP_MAX_F32]
+PROBE_IMM = lib.PSC_IMM_PROBE
+RETRANSMIT_NS = 1_000_000
+PROGRESS_NS = 2_000_000_000
+MAX_EMITS = 256
+
+
+def distance(a: int, b: int) -> int:
+    """Signed 24-bit distance of PSNs."""
+    return ((a - b + 0x800000) & PSN_MASK) - 0x800000
+
+
+@dataclass(frozen=True)
+class Event:
+    kind: str
+    job: int
+    pool: int
+    rank: int
+    round: int
+    ranks: int
+    fault: str
+    expected: int
+    got: int
+    complete: tuple[int, ...]
+
+
+@dataclass
+class Worker:
+    """One rank's end of one pool: its QP and its result buffer."""
+
+    rack: Rack
+    job: Job
+    pool: int
+    rank: int
+    qpn: int  # the worker's own
+    appliance_qpn: int
+    ip: str
+    mac: str
+    psn: int  # next request
+    expected_psn: int  # of the appliance's requests
+    appliance_psn: int  # where the appliance's requests began
+    va_base: int
+    rkey: int
+    result_va: int
+    result_rkey: int
+    udp_port: int
+    buffer: bytearray = field(default_factory=bytearray)
+    completions: list[int] = field(default_factory=list)  # immediates
+    naks: list[int] = field(default_factory=list)  # syndromes received
+    acked_psn: int | None = None
+    msn: int = 0
+    gap: bool = False
+    _message: tuple[int, int] | None = None  # result in progress: place in the buffer, bytes still to come
+
+    def packet(self, opcode: int, psn: int, **fields: Any) -> Packet:
+        """A packet from this worker to its QP at the appliance."""
+        return Packet(
+            opcode=opcode,
+            qpn=self.appliance_qpn,
+            psn=psn & PSN_MASK,
+            src=self.ip,
+            dst=APPLIANCE_IP,
+            src_mac=self.mac,
+            dst_mac=APPLIANCE_MAC,
+            **fields,
+        )
+
+    def address(self, round: int, window: int = SUM_I32, byte: int = 0) -> int:
+        """Remote address of a contribution."""
+        return (self.va_base + (window << 56) + (round << 24) + byte) & (1 << 64) - 1
+
+    def write(self, round: int, values: Array | bytes, *, op: int = SUM_I32, imm: int | None = None) -> list[Packet]:
+        """The packets of one contribution; the worker's PSN moves on."""
+        data = values if isinstance(values, bytes) else values.tobytes()
+        imm = 0xABC00000 + round if imm is None else imm
+        mtu = self.job.mtu
+        parts = [data[i : i + mtu] for i in range(0, len(data), mtu)] or [b""]
+        reth = {"va": self.address(round, op), "rkey": self.rkey, "dma_len": len(data)}
+        packets = []
+        for i, part in enumerate(parts):
+            last = i == len(parts) - 1
+            if i == 0:
+                opcode, fields = (wire.ONLY_IMM, reth | {"imm": imm}) if last else (wire.FIRST, reth)
+            else:
+                opcode, fields = (wire.LAST_IMM, {"imm": imm}) if last else (wire.MIDDLE, {})
+            packets.append(self.packet(opcode, self.psn + i, payload=part, ack_req=last, **fields))
+        self.psn = (self.psn + len(parts)) & PSN_MASK
+        return packets
+
+    def probe(self) -> Packet:
+        """The worker's probe: one full MTU to op window 0."""
+        (packet,) = self.write(0, bytes(self.job.mtu), op=0, imm=PROBE_IMM)
+        return packet
+
+    def ack(self, psn: int, syndrome: int = 0x1F) -> Packet:
+        """An acknowledgement of the appliance's packets up to `psn`, or with another syndrome a NAK."""
+        return self.packet(wire.ACK, psn, syndrome=syndrome, msn=self.msn)
+
+    def receive(self, packet: Packet) -> list[Packet]:
+        """What this worker's NIC answers to one packet. Everything that breaks the protocol is an AssertionError."""
+        assert (packet.dst, packet.dst_mac, packet.udp_port) == (self.ip, self.mac, self.udp_port)
+        if packet.opcode == wire.ACK:
+            if packet.syndrome > 0x1F:
+                self.naks.append(packet.syndrome)
+            self.acked_psn = packet.psn
+            return []
+        if packet.opcode == wire.CNP:
+            return []
+        ahead = distance(packet.psn, self.expected_psn)
+        if ahead < 0:
+            return [self.ack(self.expected_psn - 1)]
+        if ahead > 0:
+            reply = [] if self.gap else [self.ack(self.expected_psn, 0x60)]
+            self.gap = True
+            return reply
+        self.gap = False
+        self._execute(packet)
+        self.expected_psn = (self.expected_psn + 1) & PSN_MASK
+        return [self.ack(packet.psn)] if packet.ack_req else []
+
+    def _execute(self, packet: Packet) -> None:
+        if packet.opcode in (wire.FIRST, wire.ONLY_IMM):
+            assert self._message is None and packet.rkey == self.result_rkey
+            place = packet.va - self.result_va
+            assert 0 <= place and place + packet.dma_len <= len(self.buffer), "outside the result buffer"
+            self._message = (place, packet.dma_len)
+        assert self._message is not None and packet.opcode in (wire.FIRST, wire.MIDDLE, wire.LAST_IMM, wire.ONLY_IMM)
+        place, residual = self._message
+        last = packet.opcode in wire.MESSAGE_END
+        assert len(packet.payload) == (residual if last else self.job.mtu) and (last or residual > self.job.mtu)
+        self.buffer[place : place + len(packet.payload)] = packet.payload
+        self._message = None if last else (place + len(packet.payload), residual - len(packet.payload))
+        if last:
+            self.msn = (self.msn + 1) & PSN_MASK
+            self.completions.append(packet.imm)
+
+    def result(self, round: int, like: Array) -> Array:
+        """The result of a round in this worker's buffer."""
+        place = round % self.job.window * self.job.chunk_bytes
+        return np.frombuffer(bytes(self.buffer[place : place + like.nbytes]), like.dtype)
+
+
+@dataclass
+class Job:
+    handle: Any
+    stats: Any
+    mtu: int
+    window: int
+    chunk_bytes: int
+    workers: list[list[Worker]]  # by pool, then rank
+
+
+class Rack:
+    """One lane and its workers."""
+
+    def __init__(self, *, connected: bool = True, max_unacked: int = 128, seed: int = 1, **job: Any) -> None:
+        self.now_ns = 5_000_000_000
+        self.random = random.Random(seed)
+        self.held: list[Any] | None = None  # a list: emits keep their hold until release() is called
+        self.read: Callable[[bytes], Packet] = wire.read
+        self.build: Callable[[Packet], bytes] = wire.build
+        self.other: list[bytes] = []  # frames out that are not RoCE
+        self.jobs: list[Job] = []
+        self._connected = connected
+        self._workers: dict[tuple[str, int], Worker] = {}
+        self._blocks: set[int] = set()
+        self._callbacks = (
+            ffi.callback("void *(void *, size_t)", self._alloc),
+            ffi.callback("void (void *, void *)", self._release),
+        )
+        self._memory = ffi.new("struct psc_memory *", {"alloc": self._callbacks[0], "release": self._callbacks[1]})
+        self._emits = ffi.new("struct psc_emit[]", MAX_EMITS)
+        self.stats = ffi.new("struct psc_lane_stats *")
+        self.lane = lib.psc_lane_new(self._config(max_unacked), self._memory, self.stats)
+        self.add_job(**job)
+
+    def close(self) -> None:
+        """Frees the lane and every job."""
+        for job in self.jobs:
+            lib.psc_job_free(job.handle)
+        lib.psc_lane_free(self.lane)
+        assert not self._blocks, "memory is left"
+
+    # ---- Making ----
+
+    def _alloc(self, _context: Any, size: int) -> Any:
+        memory = libc.aligned_alloc(64, (size + 63) // 64 * 64)
+        ffi.memmove(memory, bytes(size), size)
+        self._blocks.add(int(ffi.cast("uintptr_t", memory)))
+        return memory
+
+    def _release(self, _context: Any, memory: Any) -> None:
+        self._blocks.remove(int(ffi.cast("uintptr_t", memory)))
+        libc.free(memory)
+
+    @staticmethod
+    def _config(max_unacked: int) -> Any:
+        return ffi.new(
+            "struct psc_lane_config *",
+            {
+                "local": {"mac": _mac(APPLIANCE_MAC), "ip": _ip(APPLIANCE_IP)},
+                "gateway": _ip("10.0.0.254"),
+                "prefix_bits": 24,
+                "dscp": wire.DSCP,
+                "lane": 3,
+                "max_unacked_packets": max_unacked,
+                "retransmit_ns": RETRANSMIT_NS,
+                "retries": 6,
+                "progress_ns": PROGRESS_NS,
+                "waiting_event_ns": PROGRESS_NS,
+                "realtime_offset_ns": 1_700_000_000_000_000_000,
+            },
+        )
+
+    def add_job(
+        self,
+        world: int = 2,
+        window: int = 2,
+        packets: int = 4,
+        mtu: int = MTU,
+        pools: int = 1,
+        worker_psn: int | None = None,
+        appliance_psn: int | None = None,
+        subnet: str = "10.0.0",
+    ) -> Job:
+        """Attaches a job with `packets` full packets per slot; connects all its QPs unless the rack was made without."""
+        index = len(self.jobs)
+        stats = ffi.new("struct psc_job_stats *")
+        spec = {
+            "world_size": world,
+            "mtu": mtu,
+            "ops": OPS,
+            "op_count": len(OPS),
+            "pools": [{"pool_class": p, "window": window, "chunk_bytes": packets * mtu} for p in range(pools)],
+            "pool_count": pools,
+            "stats": stats,
+            "tag": 1000 + index,
+        }
+        handle = lib.psc_job_new(ffi.new("struct psc_job_spec *", spec), self._memory)
+        assert handle != ffi.NULL
+        job = Job(handle, stats, mtu, window, packets * mtu, [])
+        self.jobs.append(job)
+        assert self.apply("ATTACH", job)
+        psns = (worker_psn, appliance_psn)
+        job.workers = [[self._add_worker(job, p, r, subnet, psns) for r in range(world)] for p in range(pools)]
+        if self._connected:
+            for workers in job.workers:
+                for worker in workers:
+                    self.connect(worker)
+            self.greet(job)
+        return job
+
+    def _add_worker(self, job: Job, pool: int, rank: int, subnet: str, psns: tuple[int | None, int | None]) -> Worker:
+        number, rnd = len(self._workers), self.random
+        host = 10 + 20 * (len(self.jobs) - 1) + rank
+        start = rnd.getrandbits(24) if psns[1] is None else psns[1]
+        worker = Worker(
+            rack=self,
+            job=job,
+            pool=pool,
+            rank=rank,
+            qpn=0x1100 + number,
+            appliance_qpn=rnd.getrandbits(10) << 14 | number << 4 | 3,
+            ip=f"{subnet}.{host}",
+            mac=f"02:00:00:00:01:{host:02x}",
+            psn=rnd.getrandbits(24) if psns[0] is None else psns[0],
+            expected_psn=start,
+            appliance_psn=start,
+            va_base=rnd.getrandbits(62),
+            rkey=rnd.getrandbits(32),
+            result_va=rnd.getrandbits(47),
+            result_rkey=rnd.getrandbits(32),
+            udp_port=0xC000 + number,
+        )
+        worker.buffer = bytearray(b"\xee" * (job.window * job.chunk_bytes))
+        self._workers[worker.ip, worker.qpn] = worker
+        return worker
+
+    def connect(self, worker: Worker, **changes: Any) -> bool:
+        """CONNECT for one worker; its MAC is not known yet."""
+        spec = {
+            "pool": worker.pool,
+            "rank": worker.rank,
+            "qpn": worker.appliance_qpn,
+            "start_psn": worker.expected_psn,
+            "rkey": worker.rkey,
+            "va_base": worker.va_base,
+            "udp_port": worker.udp_port,
+            "peer": _ip(worker.ip),
+            "peer_qpn": worker.qpn,
+            "peer_start_psn": worker.psn,
+            "result_rkey": worker.result_rkey,
+            "result_va": worker.result_va,
+        }
+        return self.apply("CONNECT", worker.job, qp=spec | changes)
+
+    def greet(self, job: Job) -> None:
+        """Answers every ARP request for a worker of this job, and reads the CONNECTED events."""
+        from .hosts import arp_reply
+
+        self.poll()
+        self.other.clear()
+        workers = [worker for workers in job.workers for worker in workers]
+        for worker in workers:
+            self.feed(arp_reply(worker.ip, worker.mac))
+        connected = [event for event in self.events() if event.kind == "connected"]
+        assert len(connected) == len(workers)
+
+    def apply(self, kind: str, job: Job, **fields: Any) -> bool:
+        """One command of the control core."""
+        fields |= {"kind": getattr(lib, f"PSC_CMD_{kind}"), "job": job.handle}
+        return bool(lib.psc_lane_apply(self.lane, ffi.new("struct psc_command *", fields), self.now_ns))
+
+    # ---- Running ----
+
+    def feed(self, *frames: bytes, max_emits: int = MAX_EMITS) -> list[Packet]:
+        """One turn of the lane with these frames; RoCE packets out are returned, others are put into `other`."""
+        buffers = [ffi.new("uint8_t[]", frame) for frame in frames]  # exact size: a sanitizer sees the end
+        burst = ffi.new("struct psc_frame[]", [(b, len(b)) for b in buffers])
+        count = lib.psc_lane_poll(self.lane, burst, len(frames), self.now_ns, self._emits, max_emits)
+        out = []
+        for emit in self._emits[0:count]:
+            frame = bytes(ffi.buffer(emit.header, emit.header_bytes))
+            if emit.payload_bytes:
+                assert emit.hold != ffi.NULL and emit.hold.count > 0, "lent without a hold"
+                frame += bytes(ffi.buffer(emit.payload, emit.payload_bytes))
+                self._return_hold(emit.hold)
+            frame += bytes(ffi.buffer(emit.trailer, emit.trailer_bytes))
+            if emit.header_bytes:
+                out.append(self.read(frame))
+            else:
+                self.other.append(frame)
+        return out
+
+    def poll(self, *packets: Packet, after_ns: int = 0, max_emits: int = MAX_EMITS) -> list[Packet]:
+        """One turn of the lane, `after_ns` later."""
+        self.now_ns += after_ns
+        return self.feed(*(self.build(packet) for packet in packets), max_emits=max_emits)
+
+    def _return_hold(self, hold: Any) -> None:
+        if self.held is None:
+            hold.count -= 1
+        else:
+            self.held.append(hold)
+
+    def release(self) -> None:
+        """The port has sent everything it held."""
+        for hold in self.held or []:
+            hold.count -= 1
+        self.held = None
+
+    def run(self, packets: Iterable[Packet] = ()) -> None:
+        """Feeds packets, carries answers both ways, and ends when all is quiet. Nothing is lost; time stands still."""
+        queue = list(packets)
+        for _ in range(1000):
+            out = self.poll(*queue)
+            queue = [reply for packet in out for reply in self.owner(packet).receive(packet)]
+            if not queue and not out:
+                return
+        raise AssertionError("the exchange does not end")
+
+    def owner(self, packet: Packet) -> Worker:
+        """The worker to which a packet goes."""
+        return self._workers[packet.dst, packet.qpn]
+
+    # ---- Looking ----
+
+    def workers(self, job: int = 0, pool: int = 0) -> list[Worker]:
+        return self.jobs[job].workers[pool]
+
+    def events(self) -> list[Event]:
+        """All events since the last call."""
+        event, found = ffi.new("struct psc_event *"), []
+        while lib.psc_lane_next_event(self.lane, event):
+            found.append(
+                Event(
+                    kind=EVENTS[event.kind],
+                    job=event.tag - 1000,
+                    pool=event.pool,
+                    rank=event.rank,
+                    round=event.round,
+                    ranks=event.ranks,
+                    fault=FAULTS[event.fault],
+                    expected=event.expected,
+                    got=event.got,
+                    complete=tuple(event.complete)[: len(self.jobs[event.tag - 1000].workers)],
+                )
+            )
+        return found
+
+    def fault(self) -> Event:
+        """The one fault event that there is."""
+        (fault,) = [event for event in self.events() if event.kind == "fault"]
+        return fault
+
+    def drops(self) -> dict[str, int]:
+        """Reasons and how often, those that happened."""
+        return {name: self.stats.drops[value] for value, name in DROPS.items() if name != "count" and self.stats.drops[value]}
+
+
+def acks(packets: Sequence[Packet]) -> list[tuple[int, int, int]]:
+    """(psn, syndrome, msn) of each ACK and NAK."""
+    return [(p.psn, p.syndrome, p.msn) for p in packets if p.opcode == wire.ACK]
+
+
+def results(packets: Sequence[Packet], worker: Worker | None = None) -> list[Packet]:
+    """Result packets, those to one worker if it is given."""
+    found = [p for p in packets if p.opcode not in (wire.ACK, wire.CNP)]
+    return found if worker is None else [p for p in found if (p.dst, p.qpn) == (worker.ip, worker.qpn)]
+
+
+def ints(packets: int = 1, seed: int = 0, tail_bytes: int = 0) -> Array:
+    """Random int32 over the whole range, `packets` full packets and a tail."""
+    elems = (packets * MTU + tail_bytes) // 4
+    return np.random.default_rng(seed).integers(-(2**31), 2**31, elems, np.int64).astype(np.int32)
+
+
+def _mac(text: str) -> Any:
+    return {"b": list(bytes.fromhex(text.replace(":", "")))}
+
+
+def _ip(text: str) -> Any:
+    return {"b": [0] * 10 + [0xFF, 0xFF, *map(int, text.split("."))]}
