@@ -6,6 +6,7 @@ theirs back until nobody has anything to say. A worker keeps its PSNs and its re
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -92,10 +93,12 @@ class Worker:
         """Remote address of a contribution."""
         return (self.va_base + (window << 56) + (round << 24) + byte) & (1 << 64) - 1
 
-    def write(self, round: int, values: Array | bytes, *, op: int = SUM_I32, imm: int | None = None) -> list[Packet]:
+    def write(
+        self, round: int, values: Array | bytes, *, op: int = SUM_I32, imm: int | None = None
+    ) -> list[Packet]:
         """The packets of one contribution; the worker's PSN moves on."""
         data = values if isinstance(values, bytes) else values.tobytes()
-        imm = 0xABC00000 + round if imm is None else imm
+        imm = (0xABC00000 + round) & 0xFFFFFFFF if imm is None else imm
         mtu = self.job.mtu
         parts = [data[i : i + mtu] for i in range(0, len(data), mtu)] or [b""]
         reth = {"va": self.address(round, op), "rkey": self.rkey, "dma_len": len(data)}
@@ -147,10 +150,17 @@ class Worker:
             place = packet.va - self.result_va
             assert 0 <= place and place + packet.dma_len <= len(self.buffer), "outside the result buffer"
             self._message = (place, packet.dma_len)
-        assert self._message is not None and packet.opcode in (wire.FIRST, wire.MIDDLE, wire.LAST_IMM, wire.ONLY_IMM)
+        assert self._message is not None and packet.opcode in (
+            wire.FIRST,
+            wire.MIDDLE,
+            wire.LAST_IMM,
+            wire.ONLY_IMM,
+        )
         place, residual = self._message
         last = packet.opcode in wire.MESSAGE_END
-        assert len(packet.payload) == (residual if last else self.job.mtu) and (last or residual > self.job.mtu)
+        assert len(packet.payload) == (residual if last else self.job.mtu) and (
+            last or residual > self.job.mtu
+        )
         self.buffer[place : place + len(packet.payload)] = packet.payload
         self._message = None if last else (place + len(packet.payload), residual - len(packet.payload))
         if last:
@@ -177,6 +187,7 @@ class Rack:
     """One lane and its workers."""
 
     def __init__(self, *, connected: bool = True, max_unacked: int = 128, seed: int = 1, **job: Any) -> None:
+        """`connected`: QPs of a new job are connected at once; `job`: see add_job."""
         self.now_ns = 5_000_000_000
         self.random = random.Random(seed)
         self.held: list[Any] | None = None  # a list: emits keep their hold until release() is called
@@ -184,14 +195,17 @@ class Rack:
         self.build: Callable[[Packet], bytes] = wire.build
         self.other: list[bytes] = []  # frames out that are not RoCE
         self.jobs: list[Job] = []
-        self._connected = connected
+        self.connected = connected
         self._workers: dict[tuple[str, int], Worker] = {}
+        self._numbers = itertools.count()  # of QPs: their index in the lane's table
         self._blocks: set[int] = set()
         self._callbacks = (
             ffi.callback("void *(void *, size_t)", self._alloc),
             ffi.callback("void (void *, void *)", self._release),
         )
-        self._memory = ffi.new("struct psc_memory *", {"alloc": self._callbacks[0], "release": self._callbacks[1]})
+        self._memory = ffi.new(
+            "struct psc_memory *", {"alloc": self._callbacks[0], "release": self._callbacks[1]}
+        )
         self._emits = ffi.new("struct psc_emit[]", MAX_EMITS)
         self.stats = ffi.new("struct psc_lane_stats *")
         self.lane = lib.psc_lane_new(self._config(max_unacked), self._memory, self.stats)
@@ -254,7 +268,9 @@ class Rack:
             "mtu": mtu,
             "ops": OPS,
             "op_count": len(OPS),
-            "pools": [{"pool_class": p, "window": window, "chunk_bytes": packets * mtu} for p in range(pools)],
+            "pools": [
+                {"pool_class": p, "window": window, "chunk_bytes": packets * mtu} for p in range(pools)
+            ],
             "pool_count": pools,
             "stats": stats,
             "tag": 1000 + index,
@@ -265,17 +281,21 @@ class Rack:
         self.jobs.append(job)
         assert self.apply("ATTACH", job)
         psns = (worker_psn, appliance_psn)
-        job.workers = [[self._add_worker(job, p, r, subnet, psns) for r in range(world)] for p in range(pools)]
-        if self._connected:
+        job.workers = [
+            [self._add_worker(job, p, r, subnet, psns) for r in range(world)] for p in range(pools)
+        ]
+        if self.connected:
             for workers in job.workers:
                 for worker in workers:
                     self.connect(worker)
             self.greet(job)
         return job
 
-    def _add_worker(self, job: Job, pool: int, rank: int, subnet: str, psns: tuple[int | None, int | None]) -> Worker:
-        number, rnd = len(self._workers), self.random
-        host = 10 + 20 * (len(self.jobs) - 1) + rank
+    def _add_worker(
+        self, job: Job, pool: int, rank: int, subnet: str, psns: tuple[int | None, int | None]
+    ) -> Worker:
+        number, rnd = next(self._numbers), self.random
+        host = 10 + 20 * ((len(self.jobs) - 1) % 10) + rank
         start = rnd.getrandbits(24) if psns[1] is None else psns[1]
         worker = Worker(
             rack=self,
@@ -283,7 +303,7 @@ class Rack:
             pool=pool,
             rank=rank,
             qpn=0x1100 + number,
-            appliance_qpn=rnd.getrandbits(10) << 14 | number << 4 | 3,
+            appliance_qpn=rnd.getrandbits(10) << 14 | (number & 1023) << 4 | 3,
             ip=f"{subnet}.{host}",
             mac=f"02:00:00:00:01:{host:02x}",
             psn=rnd.getrandbits(24) if psns[0] is None else psns[0],
@@ -328,6 +348,12 @@ class Rack:
             self.feed(arp_reply(worker.ip, worker.mac))
         connected = [event for event in self.events() if event.kind == "connected"]
         assert len(connected) == len(workers)
+
+    def detach(self, job: Job) -> None:
+        """Ends a job that nobody holds."""
+        assert self.apply("DETACH", job)
+        assert self.poll() == []
+        assert [event.kind for event in self.events()][-1] == "detached"
 
     def apply(self, kind: str, job: Job, **fields: Any) -> bool:
         """One command of the control core."""
@@ -418,7 +444,11 @@ class Rack:
 
     def drops(self) -> dict[str, int]:
         """Reasons and how often, those that happened."""
-        return {name: self.stats.drops[value] for value, name in DROPS.items() if name != "count" and self.stats.drops[value]}
+        return {
+            name: self.stats.drops[value]
+            for value, name in DROPS.items()
+            if name != "count" and self.stats.drops[value]
+        }
 
 
 def acks(packets: Sequence[Packet]) -> list[tuple[int, int, int]]:

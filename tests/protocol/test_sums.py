@@ -16,7 +16,9 @@ def contributions(op: int, ranks: int, elems: int) -> list[Array]:
     rng = np.random.default_rng(op)
     if op == SUM_I32:
         return [rng.integers(-(2**31), 2**31, elems, np.int64).astype(np.int32) for _ in range(ranks)]
-    return [rng.integers(-1000, 1000, elems).astype(np.float32) for _ in range(ranks)]  # sums are representable
+    return [
+        rng.integers(-1000, 1000, elems).astype(np.float32) for _ in range(ranks)
+    ]  # sums are representable
 
 
 def expected(op: int, parts: list[Array]) -> Array:

@@ -1,0 +1,306 @@
+"""A job's life: connect, probe, wait, leave, detach; and the faults of time."""
+
+from __future__ import annotations
+
+import pytest
+
+from . import wire
+from .hosts import arp_reply, arp_request
+from .rack import PROBE_IMM, PROGRESS_NS, RETRANSMIT_NS, acks, ints, results
+
+SECOND_NS = 1_000_000_000
+
+
+def leave(rack, rank, *received, job=0):
+    assert rack.apply("LEAVE", rack.jobs[job], rank=rank, received=list(received))
+
+
+# ---- Connect. ----
+
+
+def test_connect_asks_for_the_worker_s_mac_and_tells_when_it_is_known(make_rack):
+    rack = make_rack(connected=False)
+    a, b = rack.workers()
+    assert rack.connect(a) and rack.poll() == [] and len(rack.other) == 1
+    assert rack.other[0][:6] == b"\xff" * 6 and rack.other[0][38:42] == bytes(map(int, a.ip.split(".")))
+    assert rack.poll(*a.write(0, ints(1))) == [] and rack.drops() == {"qp_state": 1}
+    rack.feed(arp_reply(b.ip, b.mac))
+    assert rack.events() == [], "not the one that was asked for"
+    rack.feed(arp_reply(a.ip, a.mac))
+    assert [(e.kind, e.rank) for e in rack.events()] == [("connected", 0)]
+    assert rack.connect(b)
+    rack.feed(arp_request(b.ip, b.mac))
+    assert [(e.kind, e.rank) for e in rack.events()] == [("connected", 1)], (
+        "a request tells its asker's MAC too"
+    )
+
+
+def test_a_known_mac_is_used_at_once_and_asked_for_again_when_it_is_old(make_rack):
+    rack = make_rack()
+    rack.detach(rack.jobs[0])
+    rack.connected = False
+    old = rack.workers()[0]
+    again = rack.add_job()
+    again.workers[0][0].ip, again.workers[0][0].mac = old.ip, old.mac
+    assert rack.connect(again.workers[0][0])
+    assert [e.kind for e in rack.events()] == ["connected"] and rack.other == []
+    rack.now_ns += 61 * SECOND_NS
+    again.workers[0][1].ip = old.ip
+    assert rack.connect(again.workers[0][1])
+    rack.poll()
+    assert rack.events() == [] and len(rack.other) == 1
+
+
+def test_a_worker_behind_a_router_is_reached_by_the_gateway(make_rack):
+    rack = make_rack(connected=False, subnet="10.7.0")
+    a, _ = rack.workers()
+    rack.connect(a)
+    rack.poll()
+    assert rack.other[0][38:42] == bytes([10, 0, 0, 254])
+    rack.feed(arp_reply("10.0.0.254", "02:00:00:00:00:fe"))
+    assert [e.kind for e in rack.events()] == ["connected"]
+    (answer,) = rack.poll(a.write(0, ints(1))[0])
+    assert (answer.dst, answer.dst_mac) == (a.ip, "02:00:00:00:00:fe")
+
+
+def test_no_arp_answer_is_a_fault(make_rack):
+    rack = make_rack(connected=False)
+    rack.connect(rack.workers()[1])
+    for _ in range(11):
+        rack.poll(after_ns=100_000_000)
+    assert len(rack.other) == 10
+    fault = rack.fault()
+    assert (fault.fault, fault.rank) == ("unreachable", 1)
+    rack.poll(after_ns=SECOND_NS)
+    assert len(rack.other) == 10
+
+
+def test_a_worker_s_new_mac_is_followed(rack):
+    a, _ = rack.workers()
+    rack.feed(arp_reply(a.ip, "02:00:00:00:01:77"))
+    (answer,) = rack.poll(a.write(0, ints(1))[0])
+    assert answer.dst_mac == "02:00:00:00:01:77"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"qpn": 0x14}, {"pool": 1}, {"rank": 2}, {"qpn": 1 << 24 | 0x13}],
+    ids=["lane", "pool", "rank", "qpn"],
+)
+def test_an_impossible_connect_changes_nothing(make_rack, changes):
+    rack = make_rack(connected=False)
+    assert not rack.connect(rack.workers()[0], **changes)
+    assert rack.connect(rack.workers()[0])
+    assert not rack.connect(rack.workers()[0]), "connected already"
+    assert not rack.connect(rack.workers()[1], qpn=rack.workers()[0].appliance_qpn), "the QPN is taken"
+    assert rack.stats.qps == 1
+
+
+# ---- Probe. ----
+
+
+def test_a_probe_is_answered_by_ours_and_told_when_both_have_passed(rack):
+    a, b = rack.workers()
+    out = rack.poll(a.probe())
+    (ours,) = results(out)
+    assert (ours.opcode, ours.imm, ours.va, ours.rkey) == (
+        wire.ONLY_IMM,
+        PROBE_IMM,
+        a.result_va,
+        a.result_rkey,
+    )
+    assert ours.payload == bytes(rack.jobs[0].mtu) and ours.dma_len == rack.jobs[0].mtu and ours.ack_req
+    assert rack.events() == []
+    rack.poll(*a.receive(ours))
+    assert [(e.kind, e.rank) for e in rack.events()] == [("probed", 0)]
+    x = ints(2)
+    rack.run([*a.write(0, x), *b.write(0, x)])
+    assert (a.result(0, x) == x + x).all(), "a probe takes no round"
+    assert rack.jobs[0].stats.contribution_bytes == 2 * x.nbytes
+    assert rack.jobs[0].stats.result_bytes == 2 * x.nbytes
+
+
+def test_a_second_probe_is_acknowledged_and_not_answered(rack):
+    a, _ = rack.workers()
+    rack.run([a.probe()])
+    probe = a.probe()
+    assert acks(rack.poll(probe)) == [(probe.psn, 0x1F, 2)]
+    assert [e.kind for e in rack.events()] == ["probed"]
+
+
+def test_a_lost_probe_is_sent_again(rack):
+    a, _ = rack.workers()
+    rack.poll(a.probe())
+    (again,) = rack.poll(after_ns=2 * RETRANSMIT_NS)
+    rack.poll(*a.receive(again))
+    assert [e.kind for e in rack.events()] == ["probed"]
+
+
+# ---- Waiting and progress. ----
+
+
+def test_a_rank_that_has_not_begun_is_named_once_per_round(make_rack):
+    rack = make_rack(world=3)
+    a, b, c = rack.workers()
+    rack.poll(*b.write(0, ints(1)))
+    rack.poll(after_ns=PROGRESS_NS - 1)
+    assert rack.events() == []
+    rack.poll(after_ns=RETRANSMIT_NS)
+    assert [(e.kind, e.round, e.ranks) for e in rack.events()] == [("waiting", 0, 0b101)]
+    rack.poll(after_ns=10 * PROGRESS_NS)
+    assert rack.events() == [], "waited for as long as it takes"
+    rack.run([*a.write(0, ints(1)), *c.write(0, ints(1)), *c.write(1, ints(1))])
+    rack.poll(after_ns=PROGRESS_NS)
+    assert [(e.kind, e.round, e.ranks) for e in rack.events()] == [("waiting", 1, 0b011)]
+
+
+def test_a_begun_message_that_does_not_advance_is_a_fault(rack):
+    a, _ = rack.workers()
+    rack.poll(a.write(0, ints(2))[0])
+    rack.poll(after_ns=PROGRESS_NS - 1)
+    assert rack.events() == []
+    rack.poll(after_ns=RETRANSMIT_NS)
+    fault = rack.fault()
+    assert (fault.fault, fault.rank, fault.round) == ("stalled_message", 0, 0)
+    assert (fault.expected, fault.got) == (2 * 256, 256)
+
+
+def test_an_idle_job_has_no_clock(rack):
+    rack.run([*rack.workers()[0].write(0, ints(1)), *rack.workers()[1].write(0, ints(1))])
+    for _ in range(3):
+        assert rack.poll(after_ns=10 * PROGRESS_NS) == []
+    assert rack.events() == []
+
+
+# ---- Leave. ----
+
+
+def test_leave_is_answered_when_every_rank_has_every_result(rack):
+    a, b = rack.workers()
+    out = results(rack.poll(*a.write(0, ints(1)), *b.write(0, ints(1))))
+    leave(rack, 0, 1)
+    assert rack.events() == [], "b has not acknowledged"
+    rack.poll(*(reply for p in results(out, b) for reply in b.receive(p)))
+    assert [(e.kind, e.rank) for e in rack.events()] == [("left", 0)]
+    leave(rack, 1, 1)
+    assert [(e.kind, e.rank) for e in rack.events()] == [("left", 1)]
+    assert rack.poll(after_ns=2 * RETRANSMIT_NS) == [], "leave has acknowledged a's result"
+
+
+def test_leave_with_a_result_missing_is_answered_after_its_delivery(rack):
+    a, b = rack.workers()
+    lost = results(rack.poll(*a.write(0, ints(1)), *b.write(0, ints(1))))
+    rack.poll(*b.receive(results(lost, b)[0]))
+    leave(rack, 0, 0)
+    assert rack.events() == []
+    (again,) = rack.poll(after_ns=2 * RETRANSMIT_NS)
+    rack.poll(*a.receive(again))
+    assert [(e.kind, e.rank) for e in rack.events()] == [("left", 0)]
+
+
+def test_a_claim_to_have_what_was_never_sent_acknowledges_nothing(rack):
+    a, b = rack.workers()
+    rack.poll(*a.write(0, ints(1)), *b.write(0, ints(1)), max_emits=2)  # the two ACKs
+    leave(rack, 0, 1)
+    assert len(results(rack.poll())) == 2
+
+
+def test_a_round_that_waits_for_a_rank_that_left_is_a_fault(rack):
+    a, b = rack.workers()
+    rack.run([*a.write(0, ints(1)), *b.write(0, ints(1))])
+    leave(rack, 0, 1)
+    assert rack.poll(*b.write(1, ints(1))) == []
+    fault = [e for e in rack.events() if e.kind == "fault"]
+    assert [(e.fault, e.rank, e.round, e.complete) for e in fault] == [("rank_left", 0, 1, (1,))]
+
+
+def test_leaving_a_round_that_another_rank_has_begun_is_a_fault(rack):
+    a, b = rack.workers()
+    rack.poll(*b.write(0, ints(1)))
+    leave(rack, 0, 0)
+    assert rack.fault().fault == "rank_left"
+
+
+def test_a_rank_that_left_is_still_acknowledged_but_not_executed(rack):
+    a, b = rack.workers()
+    (packet,) = a.write(0, ints(1))
+    rack.run([packet, *b.write(0, ints(1))])
+    leave(rack, 0, 1)
+    assert acks(rack.poll(packet)) == [(packet.psn, 0x1F, 1)], "its NIC may have missed our ACK"
+    assert rack.poll(*a.write(1, ints(1))) == [] and rack.drops() == {"duplicate": 1, "qp_state": 1}
+
+
+def test_leave_covers_all_pools(make_rack):
+    rack = make_rack(pools=2)
+    small_a, small_b = rack.workers(pool=1)
+    out = results(rack.poll(*small_a.write(0, ints(1)), *small_b.write(0, ints(1))))
+    leave(rack, 0, 0, 1)
+    assert rack.events() == []
+    rack.poll(*small_b.receive(results(out, small_b)[0]))
+    assert [e.kind for e in rack.events()] == ["left"]
+
+
+def test_an_impossible_leave_is_refused(rack):
+    assert not rack.apply("LEAVE", rack.jobs[0], rank=2)
+    leave(rack, 1, 0)
+    assert not rack.apply("LEAVE", rack.jobs[0], rank=1)
+
+
+# ---- Detach. ----
+
+
+def test_detach_stops_at_once_and_is_answered_when_nothing_is_held(rack):
+    a, b = rack.workers()
+    rack.held = []
+    rack.poll(*a.write(0, ints(1)), *b.write(0, ints(1)))
+    assert rack.apply("DETACH", rack.jobs[0])
+    assert rack.stats.qps == 0
+    assert rack.poll(*a.write(1, ints(1)), after_ns=2 * RETRANSMIT_NS) == []
+    assert rack.drops() == {"unknown_qp": 1} and rack.events() == []
+    rack.release()
+    rack.poll(after_ns=RETRANSMIT_NS)
+    assert [e.kind for e in rack.events()] == ["detached"]
+    assert rack.stats.slots == 0
+    assert not rack.apply("DETACH", rack.jobs[0])
+
+
+def test_detach_with_everything_owed_and_unsent(rack):
+    a, b = rack.workers()
+    rack.poll(*a.write(0, ints(1)), *b.write(0, ints(1)), max_emits=0)
+    rack.apply("DETACH", rack.jobs[0])
+    assert rack.poll() == [] and [e.kind for e in rack.events()] == ["detached"]
+
+
+def test_a_faulted_job_is_detached_and_its_qpns_can_be_another_s(rack):
+    a, _ = rack.workers()
+    rack.poll(a.packet(wire.MIDDLE, a.psn, payload=bytes(256)))
+    assert rack.fault().fault == "invalid_request"
+    rack.detach(rack.jobs[0])
+    rack.connected = False
+    job = rack.add_job()
+    assert rack.connect(job.workers[0][0], qpn=a.appliance_qpn)
+
+
+def test_fifty_lives_leave_nothing_behind(rack):
+    for life in range(50):
+        job = rack.jobs[life]
+        (workers,) = job.workers
+        rack.run(p for w in workers for p in [w.probe(), *w.write(0, ints(1))])
+        leave(rack, 0, 1, job=life)
+        leave(rack, 1, 1, job=life)
+        assert [e.kind for e in rack.events()] == ["probed", "probed", "left", "left"]
+        rack.detach(job)
+        assert (rack.stats.qps, rack.stats.slots) == (0, 0)
+        rack.add_job()
+
+
+# ---- Specifications. ----
+
+
+@pytest.mark.parametrize(
+    "changes", [{"window": 3}, {"window": 256}, {"world": 0}, {"world": 65}, {"mtu": 300}]
+)
+def test_a_job_outside_the_limits_is_not_made(make_rack, changes):
+    rack = make_rack()
+    with pytest.raises(AssertionError):
+        rack.add_job(**changes)
