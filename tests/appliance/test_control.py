@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -197,6 +198,17 @@ def test_jobs_share_the_lane_up_to_the_limit(rack: Rack, appliance: Appliance) -
     assert appliance.status()["usage"]["jobs"] == 3
     refused(Control(rack, job="job-3"), "budget", "3 jobs are open, limits.max_jobs is 3")
     for control in controls:
+        control.close()
+
+
+def test_jobs_share_the_port_s_ring(rack: Rack) -> None:
+    chunks = []
+    controls = []
+    for job in ("first", "second", "third"):
+        controls.append([Control(rack, rank, world_size=4, job=job) for rank in range(4)])
+        chunks.append(controls[-1][0].receive()["pools"][0]["chunk_bytes"])
+    assert chunks == [65536, 32768, 16384]  # 4 ranks * window 4 * 16, 8, 4 packets, and 8 small ones each
+    for control in itertools.chain(*controls):
         control.close()
 
 
