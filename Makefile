@@ -103,7 +103,8 @@ lint: build ## ruff, mypy and clang-format: nothing is changed
 
 .PHONY: format
 format: setup ## Format C and Python
-	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix --quiet . || true
+	$(BIN)/ruff format .
 	find dpdk_c -name '*.[ch]' -print0 | xargs -0 clang-format -i
 
 # ---- The demonstration ----
