@@ -92,7 +92,7 @@ sanitize: build ## C unit tests and protocol tests under AddressSanitizer and Un
 	ninja -C $(SANITIZE_DIR)
 	export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 	meson test -C $(SANITIZE_DIR) --print-errorlogs
-	LD_PRELOAD=$$(gcc -print-file-name=libasan.so) PASCALINE_CORE=$(SANITIZE_DIR)/libpsc_core_test.so $(PYTEST) tests/protocol
+	LD_PRELOAD=$$(gcc -print-file-name=libasan.so) PSC_CORE_TEST_LIB=$(SANITIZE_DIR)/libpsc_core_test.so $(PYTEST) tests/protocol
 
 .PHONY: lint
 lint: build ## ruff, mypy and clang-format: nothing is changed
@@ -103,7 +103,8 @@ lint: build ## ruff, mypy and clang-format: nothing is changed
 
 .PHONY: format
 format: setup ## Format C and Python
-	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix --quiet . || true
+	$(BIN)/ruff format .
 	find dpdk_c -name '*.[ch]' -print0 | xargs -0 clang-format -i
 
 # ---- The demonstration ----

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-import pascaline.torch
 import torch
 import torch.distributed as dist
 from sklearn.datasets import load_digits
@@ -21,6 +20,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
+
+import pascaline.torch
 
 HELD_OUT = 360
 """Of the 1797 images, the last fifth: accuracy is measured on them alone."""

@@ -61,5 +61,6 @@ enum psc_fault {
     PSC_FAULT_CONNECTION_LOST = 11, /* control connection closed or dead without leave */
     PSC_FAULT_RANK_LEFT = 12, /* a round waits for a rank that has left */
     PSC_FAULT_STOPPING = 13, /* the appliance is being stopped */
-    PSC_FAULT_COUNT = 14
+    PSC_FAULT_STRAGGLER = 14, /* a live rank has not begun a round within straggler_timeout */
+    PSC_FAULT_COUNT = 15
 };

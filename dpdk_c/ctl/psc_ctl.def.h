@@ -1,14 +1,14 @@
 /* The door between Python and the data plane: everything that the appliance process may call.
  *
- * cffi reads this file verbatim: no guards, no includes, plain integers and fixed-width structs. C code includes
- * psc_ctl.h. All functions are called by one thread, the control thread; none of them blocks on a lane. Codes are enum
- * psc_ctl_code; Python has one function that turns them into exceptions. */
+ * cffi reads this file verbatim: no guards, no includes, plain integers and fixed-width structs. C code
+ * includes psc_ctl.h. All functions are called by one thread, the control thread; none of them blocks on a
+ * lane. Codes are enum psc_ctl_code; Python has one function that turns them into exceptions. */
 
-#define PSC_CTL_VERSION 1
-#define PSC_CTL_MAX_PORTS 4
-#define PSC_CTL_MAX_LANES 16
-#define PSC_CTL_MAX_POOLS 8
-#define PSC_CTL_MAX_OPS 15
+#define PSC_CTL_VERSION    1
+#define PSC_CTL_MAX_PORTS  4
+#define PSC_CTL_MAX_LANES  16
+#define PSC_CTL_MAX_POOLS  8
+#define PSC_CTL_MAX_OPS    15
 #define PSC_CTL_TEXT_BYTES 512
 
 enum psc_ctl_code {
@@ -58,7 +58,8 @@ struct psc_ctl_config {
     uint32_t progress_us;      /* a fault after this long without progress */
     uint32_t waiting_event_us; /* a WAITING event after this long */
     uint32_t max_jobs;
-    uint32_t job_rows; /* of the statistics segment: more than max_jobs, so that ended jobs can still be read */
+    uint32_t
+        job_rows; /* of the statistics segment: more than max_jobs, so that ended jobs can still be read */
     char stats_path[256];
 };
 
@@ -106,7 +107,8 @@ enum psc_ctl_event_kind {
     PSC_CTL_EVENT_FAULT = 4,     /* pool, rank, fault, round, expected, got, complete */
     PSC_CTL_EVENT_LEFT = 5,      /* rank */
     PSC_CTL_EVENT_DETACHED = 6,  /* the job has been freed; its number is void */
-    PSC_CTL_EVENT_REJECTED = 7   /* pool, rank: the lane could not execute a command, enum psc_ctl_command in `got` */
+    PSC_CTL_EVENT_REJECTED =
+        7 /* pool, rank: the lane could not execute a command, enum psc_ctl_command in `got` */
 };
 
 enum psc_ctl_command {
@@ -160,7 +162,8 @@ void psc_ctl_stop(void);
 /* Opens a job on a lane: reserves its slots and QPNs. qps[pool * world_size + rank] get our ends. */
 enum psc_ctl_code psc_ctl_job_open(const struct psc_ctl_job *spec, uint32_t *job, struct psc_ctl_qp *qps);
 /* Answered by CONNECTED, FAULT or REJECTED. */
-enum psc_ctl_code psc_ctl_qp_connect(uint32_t job, uint32_t pool, uint32_t rank, const struct psc_ctl_peer *peer);
+enum psc_ctl_code psc_ctl_qp_connect(uint32_t job, uint32_t pool, uint32_t rank,
+                                     const struct psc_ctl_peer *peer);
 /* For the statistics: the job's rounds may begin. */
 enum psc_ctl_code psc_ctl_job_ready(uint32_t job);
 /* received[pool]: rounds whose result the rank has. Answered by LEFT. */

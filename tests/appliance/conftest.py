@@ -39,11 +39,11 @@ def start(rack: Rack, tmp_path: Path) -> Iterator[Start]:
     """Starts one with changed tables; whatever still runs at the end is killed."""
     started: list[Appliance] = []
 
-    def start_one(**changes: dict[str, Any]) -> Appliance:
+    def start_one(environment: dict[str, str] | None = None, **changes: dict[str, Any]) -> Appliance:
         configuration = tables(tmp_path)
         for name, table in changes.items():
             configuration[name] = {**configuration.get(name, {}), **table}
-        started.append(Appliance(rack, tmp_path, configuration))
+        started.append(Appliance(rack, tmp_path, configuration, **(environment or {})))
         return started[-1]
 
     yield start_one
@@ -53,8 +53,9 @@ def start(rack: Rack, tmp_path: Path) -> Iterator[Start]:
             appliance.process.wait()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def wire(rack: Rack, appliance: Appliance) -> Iterator[Wire]:
+    """The worker's interface, while the shared appliance is there."""
     del appliance
     wire = Wire(rack)
     yield wire

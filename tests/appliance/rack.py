@@ -37,7 +37,22 @@ class Rack:
     def __init__(self, name: str) -> None:
         self.name = name
         ip("netns", "add", name)
-        ip("-n", name, "link", "add", "worker0", "mtu", "9000", "type", "veth", "peer", "name", "appliance0", "mtu", "9000")
+        ip(
+            "-n",
+            name,
+            "link",
+            "add",
+            "worker0",
+            "mtu",
+            "9000",
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "appliance0",
+            "mtu",
+            "9000",
+        )
         self.run("sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1")
         ip("-n", name, "address", "add", f"{WORKER_IP}/24", "dev", "worker0")
         for interface in ("lo", "worker0", "appliance0"):
@@ -48,7 +63,11 @@ class Rack:
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            ["ip", "netns", "exec", self.name, *command], check=False, capture_output=True, text=True, timeout=60
+            ["ip", "netns", "exec", self.name, *command],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
 
     def inside(self, make: Callable[[], T]) -> T:
@@ -97,7 +116,9 @@ def tables(folder: Path) -> dict[str, dict[str, Any]]:
 class Appliance:
     """A started `pascaline-appliance run`."""
 
-    def __init__(self, rack: Rack, folder: Path, configuration: dict[str, dict[str, Any]]) -> None:
+    def __init__(
+        self, rack: Rack, folder: Path, configuration: dict[str, dict[str, Any]], **environment: str
+    ) -> None:
         self.folder = folder
         self.stderr_path = folder / "stderr"
         self.config_path = folder / "appliance.toml"
@@ -111,6 +132,7 @@ class Appliance:
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 text=True,
+                env={**os.environ, **environment},
             )
 
     @property
@@ -125,17 +147,14 @@ class Appliance:
         return line
 
     def status(self) -> dict[str, Any]:
-        answer = subprocess.run(
-            [
-                *(sys.executable, "-m", "pascaline_appliance", "status", "--json"),
-                *("--socket", str(self.folder / "status.sock")),
-            ],
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=30,
-        )
-        description: dict[str, Any] = json.loads(answer.stdout)
+        """What it says about itself."""
+        text = b""
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(10)
+            connection.connect(str(self.folder / "status.sock"))
+            while part := connection.recv(65536):
+                text += part
+        description: dict[str, Any] = json.loads(text)
         return description
 
     def stop(self, number: int = signal.SIGTERM) -> int:

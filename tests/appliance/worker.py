@@ -4,6 +4,7 @@ contracts from their pages alone, uses none of the project's code, and does just
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 import socket
@@ -59,9 +60,13 @@ class Wire:
     """The worker's interface."""
 
     def __init__(self, rack: Rack) -> None:
-        self.socket = rack.inside(lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800)))
+        self.socket = rack.inside(
+            lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800))
+        )
         self.socket.bind(("worker0", 0x0800))
         self.socket.settimeout(0.05)
+        self.pairs: list[QueuePair] = []
+        """Of all workers of this interface."""
         rack.run("ping", "-c1", "-W5", APPLIANCE_IP)
         neighbours = json.loads(rack.run("ip", "-j", "neighbour", "show", APPLIANCE_IP).stdout)
         own = rack.run("cat", "/sys/class/net/worker0/address").stdout.strip()
@@ -88,117 +93,12 @@ class Wire:
         assert packet[-4:] == icrc(packet[:-4]), "wrong ICRC"
         return packet[28:-4]
 
-
-class Control:
-    """A worker's control connection."""
-
-    def __init__(self, rack: Rack, rank: int = 0, **fields: Any) -> None:
-        self.connection = connect(f"ws://127.0.0.1:4790", sock=rack.control_socket(), compression=None)
-        self.join = {
-            "type": "join",
-            "control_version": 1,
-            "wire_version": 1,
-            "job": "test",
-            "restart_count": 0,
-            "rank": rank,
-            "world_size": 1,
-            "ops": ["sum_i32", "sum_f32", "max_f32"],
-            "plan": "plan",
-            "mtu": 4096,
-            "address": WORKER_IP,
-            "host": f"host-{rank}",
-            **fields,
-        }
-        self.send(self.join)
-
-    def send(self, message: dict[str, Any]) -> None:
-        self.connection.send(json.dumps(message))
-
-    def receive(self, timeout: float = 10) -> dict[str, Any]:
-        """The next message; {"closed": reason} at the end of the connection."""
-        try:
-            message: dict[str, Any] = json.loads(self.connection.recv(timeout))
-        except ConnectionClosed as closed:
-            return {"type": "closed", "reason": closed.rcvd.reason if closed.rcvd else ""}
-        return message
-
-    def close(self) -> None:
-        """End the connection without a leave."""
-        self.connection.socket.close()
-
-
-class Worker:
-    """One rank: control connection and queue pairs."""
-
-    def __init__(self, rack: Rack, wire: Wire, rank: int = 0, **fields: Any) -> None:
-        self.wire = wire
-        self.control = Control(rack, rank, **fields)
-        self.mtu = 0
-        self.pairs: list[QueuePair] = []
-
-    def expect(self, kind: str) -> dict[str, Any]:
-        message = self.control.receive()
-        assert message["type"] == kind, message
-        return message
-
-    def connect(self) -> None:
-        """From Offer to Connected."""
-        offer = self.expect("offer")
-        self.mtu = offer["mtu"]
-        for pool in offer["pools"]:
-            size = pool["window"] * pool["chunk_bytes"]
-            va = secrets.randbits(40) << 12
-            pair = QueuePair(pool, 0x10000 + secrets.randbits(16), va, bytearray(size))
-            pair.expected_psn = pool["start_psn"]
-            self.pairs.append(pair)
-        ends = [
-            {
-                "pool": number,
-                "qpn": pair.qpn,
-                "start_psn": pair.psn,
-                "result_rkey": pair.rkey,
-                "result_va": hex(pair.result_va),
-                "result_bytes": len(pair.result),
-            }
-            for number, pair in enumerate(self.pairs)
-        ]
-        self.control.send({"type": "connect", "pools": ends})
-        self.expect("connected")
-
-    def probe(self) -> None:
-        """Both probes of every pool."""
-        for pair in self.pairs:
-            self.write(pair, 0, 0, bytes(self.mtu), IMM_PROBE)
-            self.pump(lambda pair=pair: pair.completions == [IMM_PROBE])
-            pair.completions.clear()
-
-    def ready(self) -> None:
-        self.connect()
-        self.probe()
-        self.expect("ready")
-
-    def write(self, pair: QueuePair, window: int, round_number: int, data: bytes, imm: int) -> None:
-        """One RDMA WRITE with immediate."""
-        va = int(pair.offer["va_base"], 16) + (window << 56 | round_number << 24)
-        packets = [data[i : i + self.mtu] for i in range(0, len(data), self.mtu)]
-        for i, payload in enumerate(packets):
-            first, last = i == 0, i == len(packets) - 1
-            opcode = (ONLY_IMM if last else FIRST) if first else (LAST_IMM if last else MIDDLE)
-            ask = 0x80000000 if last else 0
-            header = struct.pack("!BBHII", opcode, 0x40, 0xFFFF, pair.offer["qpn"], ask | pair.psn)
-            if opcode in WITH_RETH:
-                header += struct.pack("!QII", va, pair.offer["rkey"], len(data))
-            if opcode in WITH_IMM:
-                header += struct.pack("!I", imm)
-            self.wire.send(header + payload)
-            pair.psn = (pair.psn + 1) & 0xFFFFFF
-
     def pump(self, true: Any, seconds: float = 10) -> None:
         """Execute what arrives until something is true."""
         deadline = time.monotonic() + seconds
         while not true():
             assert time.monotonic() < deadline, "it did not happen in time"
-            transport = self.wire.receive()
+            transport = self.receive()
             if transport is not None:
                 self.execute(transport)
 
@@ -227,9 +127,128 @@ class Worker:
         pair.expected_psn = (pair.expected_psn + 1) & 0xFFFFFF
         if word & 0x80000000:
             syndrome_msn = 0x1F000000 | pair.msn
-            self.wire.send(
+            self.send(
                 struct.pack("!BBHIII", ACK, 0x40, 0xFFFF, pair.offer["qpn"], word & 0xFFFFFF, syndrome_msn)
             )
+
+
+class Control:
+    """A worker's control connection."""
+
+    def __init__(self, rack: Rack, rank: int = 0, **fields: Any) -> None:
+        self._open(rack)
+        self.join = {
+            "type": "join",
+            "control_version": 1,
+            "wire_version": 1,
+            "job": "test",
+            "restart_count": 0,
+            "rank": rank,
+            "world_size": 1,
+            "ops": ["sum_i32", "sum_f32", "max_f32"],
+            "plan": "plan",
+            "mtu": 4096,
+            "address": WORKER_IP,
+            "host": f"host-{rank}",
+            **fields,
+        }
+        self.send(self.join)
+
+    def _open(self, rack: Rack) -> None:
+        self.stack = contextlib.ExitStack()
+        self.connection = self.stack.enter_context(
+            connect("ws://127.0.0.1:4790", sock=rack.control_socket(), compression=None)
+        )
+
+    @classmethod
+    def silent(cls, rack: Rack) -> Control:
+        """A connection that has said nothing yet."""
+        control = cls.__new__(cls)
+        control._open(rack)
+        return control
+
+    def send(self, message: dict[str, Any]) -> None:
+        self.connection.send(json.dumps(message))
+
+    def receive(self, timeout: float = 10) -> dict[str, Any]:
+        """The next message; {"closed": reason} at the end of the connection."""
+        try:
+            message: dict[str, Any] = json.loads(self.connection.recv(timeout))
+        except ConnectionClosed as closed:
+            return {"type": "closed", "reason": closed.rcvd.reason if closed.rcvd else ""}
+        return message
+
+    def close(self) -> None:
+        """End the connection without a leave."""
+        self.stack.close()
+
+
+class Worker:
+    """One rank: control connection and queue pairs."""
+
+    def __init__(self, rack: Rack, wire: Wire, rank: int = 0, **fields: Any) -> None:
+        self.wire = wire
+        self.control = Control(rack, rank, **fields)
+        self.mtu = 0
+        self.pairs: list[QueuePair] = []
+
+    def expect(self, kind: str) -> dict[str, Any]:
+        message = self.control.receive()
+        assert message["type"] == kind, message
+        return message
+
+    def connect(self) -> None:
+        """From Offer to Connected."""
+        offer = self.expect("offer")
+        self.mtu = offer["mtu"]
+        for pool in offer["pools"]:
+            size = pool["window"] * pool["chunk_bytes"]
+            va = secrets.randbits(40) << 12
+            pair = QueuePair(pool, 0x10000 + secrets.randbits(16), va, bytearray(size))
+            pair.expected_psn = pool["start_psn"]
+            self.pairs.append(pair)
+            self.wire.pairs.append(pair)
+        ends = [
+            {
+                "pool": number,
+                "qpn": pair.qpn,
+                "start_psn": pair.psn,
+                "result_rkey": pair.rkey,
+                "result_va": hex(pair.result_va),
+                "result_bytes": len(pair.result),
+            }
+            for number, pair in enumerate(self.pairs)
+        ]
+        self.control.send({"type": "connect", "pools": ends})
+        self.expect("connected")
+
+    def probe(self) -> None:
+        """Both probes of every pool."""
+        for pair in self.pairs:
+            self.write(pair, 0, 0, bytes(self.mtu), IMM_PROBE)
+            self.wire.pump(lambda pair=pair: pair.completions == [IMM_PROBE])
+            pair.completions.clear()
+
+    def ready(self) -> None:
+        self.connect()
+        self.probe()
+        self.expect("ready")
+
+    def write(self, pair: QueuePair, window: int, round_number: int, data: bytes, imm: int) -> None:
+        """One RDMA WRITE with immediate."""
+        va = int(pair.offer["va_base"], 16) + (window << 56 | round_number << 24)
+        packets = [data[i : i + self.mtu] for i in range(0, len(data), self.mtu)]
+        for i, payload in enumerate(packets):
+            first, last = i == 0, i == len(packets) - 1
+            opcode = (ONLY_IMM if last else FIRST) if first else (LAST_IMM if last else MIDDLE)
+            ask = 0x80000000 if last else 0
+            header = struct.pack("!BBHII", opcode, 0x40, 0xFFFF, pair.offer["qpn"], ask | pair.psn)
+            if opcode in WITH_RETH:
+                header += struct.pack("!QII", va, pair.offer["rkey"], len(data))
+            if opcode in WITH_IMM:
+                header += struct.pack("!I", imm)
+            self.wire.send(header + payload)
+            pair.psn = (pair.psn + 1) & 0xFFFFFF
 
     def leave(self, *received: int) -> None:
         self.control.send({"type": "leave", "received": list(received)})

@@ -43,7 +43,7 @@ def test_the_layout_is_the_header_s() -> None:
         == (wire.VA_WINDOW_SHIFT, wire.VA_ROUND_SHIFT)
         == (56, 24)
     )
-    assert lib.PSC_OP_MAX_F32 == wire.OPS["max_f32"]
+    assert wire.OPS["max_f32"] == lib.PSC_OP_MAX_F32
     assert set(wire.OPS) == {"probe", "sum_i32", "sum_f32", "max_f32"}
 
 

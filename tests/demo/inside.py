@@ -24,7 +24,6 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import torch.distributed as dist
 
 from pascaline_exporter import segment
 from tests.softroce.bench import PLACE_VARIABLE, REPOSITORY
@@ -74,6 +73,7 @@ def load_example() -> ModuleType:
     return module
 
 
+print("importing torch and scikit-learn, which takes a minute under emulation ...", flush=True)
 digits = load_example()
 
 
@@ -120,11 +120,11 @@ def one_rank(link: str, options: object, port: int, _rank: int) -> dict[str, Any
     os.environ.update(
         MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo", TORCHELASTIC_RUN_ID=JOB
     )
-    dist.init_process_group("gloo")
+    digits.dist.init_process_group("gloo")
     result = digits.train(link, options, on_step=partial(print_step, link))
     # At the end of a script the session leaves by itself; a forked process has no such end.
     atexit._run_exitfuncs()
-    dist.destroy_process_group()
+    digits.dist.destroy_process_group()
     return dataclasses.asdict(result) | {"parameters": result.parameters.numpy()}
 
 
@@ -168,6 +168,7 @@ def main() -> None:
     hidden = 32 if os.environ[PLACE_VARIABLE] == "rxe-vm" else 8192
     options = digits.Options(steps=arguments.steps, hidden=hidden)
 
+    print("starting the appliance ...", flush=True)
     with appliance(share, arguments.library_path) as stats:
         ours = train("pascaline", workers, options, port=29500)
         bytes_added = sum(job.contribution_bytes for job in segment.read(stats).jobs if job.name == JOB)

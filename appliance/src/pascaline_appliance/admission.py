@@ -1,7 +1,7 @@
 """Admission: which pools a job gets, and why not. Pure: numbers in, a plan or a Refusal with the numbers out.
 
-Budgets: N * W * chunk, in packets, within what the port holds before the lane looks; the slots of all jobs of a lane
-within limits.slot_bytes. A worker that wishes a size gets it or a refusal; otherwise the appliance halves its own.
+Budgets, shared by all jobs: N * W * chunk, in packets, within what the port holds before the lane looks; slots within
+limits.slot_bytes. A worker that wishes a size gets it or a refusal; otherwise the appliance halves its own.
 """
 
 from __future__ import annotations
@@ -12,42 +12,34 @@ from ipaddress import AddressValueError, IPv4Address
 
 from pascaline_appliance.config import Config
 from pascaline_appliance.contract.control import CONTROL_VERSION, Join
-from pascaline_appliance.dataplane import WIRE_VERSION, PoolPlan
+from pascaline_appliance.dataplane import MAX_CHUNK_BYTES, MAX_WINDOW, WIRE_VERSION, PoolPlan
 from pascaline_appliance.errors import Refusal
 
 
 @dataclass(frozen=True)
-class Budget:
-    """What is there to share."""
+class Usage:
+    """What one job takes, or several together."""
 
-    window: int
-    chunk_bytes: int
-    small_window: int
-    rx_ring_packets: int
-    slot_bytes: int
-    slot_bytes_in_use: int
+    rx_packets: int = 0
+    """Contributions that may be on their way at once: N * W * chunk, in packets."""
+    slot_bytes: int = 0
+    """All slots: 2W per pool."""
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(self.rx_packets + other.rx_packets, self.slot_bytes + other.slot_bytes)
 
 
-def budget_of(config: Config, slot_bytes_in_use: int) -> Budget:
-    """The budget of the one port and lane."""
-    return Budget(
-        window=config.limits.window,
-        chunk_bytes=config.limits.chunk_bytes,
-        small_window=config.limits.small_window,
-        rx_ring_packets=config.port[0].rx_ring_packets,
-        slot_bytes=config.limits.slot_bytes,
-        slot_bytes_in_use=slot_bytes_in_use,
+def usage_of(world_size: int, pools: Sequence[PoolPlan], mtu: int) -> Usage:
+    """What a job with these pools takes."""
+    return Usage(
+        rx_packets=world_size * sum(pool.window * -(-pool.chunk_bytes // mtu) for pool in pools),
+        slot_bytes=sum(2 * pool.window * pool.chunk_bytes for pool in pools),
     )
 
 
 def who(join: Join) -> str:
     """How people know a rank."""
     return f"rank {join.rank} (host {join.host or join.address})"
-
-
-def slot_bytes(pools: Sequence[PoolPlan]) -> int:
-    """Bytes of all slots: 2W per pool."""
-    return sum(2 * pool.window * pool.chunk_bytes for pool in pools)
 
 
 def check_versions(control_version: object, wire_version: object) -> None:
@@ -105,26 +97,29 @@ def check_agreement(first: Join, join: Join) -> None:
         )
 
 
-def _packets(world_size: int, pools: Sequence[PoolPlan], mtu: int) -> int:
-    """Packets of contributions that may be on their way at once: N * W * chunk."""
-    return world_size * sum(pool.window * -(-pool.chunk_bytes // mtu) for pool in pools)
-
-
-def _complaint(budget: Budget, world_size: int, pools: Sequence[PoolPlan], mtu: int) -> str | None:
-    """Which budget the pools exceed, with the numbers; None: they fit."""
+def _complaint(
+    config: Config, in_use: Usage, world_size: int, pools: Sequence[PoolPlan], mtu: int
+) -> str | None:
+    """Which limit the pools exceed, with the numbers; None: they fit."""
     data = pools[0]
-    packets = _packets(world_size, pools, mtu)
-    if packets > budget.rx_ring_packets:
+    wanted = usage_of(world_size, pools, mtu)
+    ring = config.port[0].rx_ring_packets
+    slot_bytes = config.limits.slot_bytes
+    if data.chunk_bytes > MAX_CHUNK_BYTES or data.window > MAX_WINDOW:
+        return (
+            f"window {data.window} and chunks of {data.chunk_bytes} bytes exceed what the protocol has room for: at"
+            f" most {MAX_WINDOW} and {MAX_CHUNK_BYTES}"
+        )
+    if in_use.rx_packets + wanted.rx_packets > ring:
         return (
             f"{world_size} ranks * window {data.window} * chunks of {data.chunk_bytes} bytes, and small messages, are"
-            f" {packets} packets of {mtu} bytes, the port's ring holds {budget.rx_ring_packets}: ask for a smaller"
-            " window or chunk, or raise port.rx_ring_packets"
+            f" {wanted.rx_packets} packets of {mtu} bytes; the port's ring holds {ring}, other jobs have"
+            f" {in_use.rx_packets}: ask for a smaller window or chunk, or raise port.rx_ring_packets"
         )
-    wanted = slot_bytes(pools)
-    if budget.slot_bytes_in_use + wanted > budget.slot_bytes:
+    if in_use.slot_bytes + wanted.slot_bytes > slot_bytes:
         return (
-            f"the job's slots take {wanted} bytes, {budget.slot_bytes - budget.slot_bytes_in_use} of"
-            f" {budget.slot_bytes} are free: ask for a smaller window or chunk, or raise limits.slot_bytes"
+            f"the job's slots take {wanted.slot_bytes} bytes; the lane has {slot_bytes} for slots, other jobs have"
+            f" {in_use.slot_bytes}: ask for a smaller window or chunk, or raise limits.slot_bytes"
         )
     return None
 
@@ -133,20 +128,20 @@ def _power_of_two(value: int) -> int:
     return 1 << (value.bit_length() - 1)
 
 
-def plan_pools(budget: Budget, joins: Sequence[Join], mtu: int) -> list[PoolPlan]:
-    """The pools of a job of these ranks; Refusal("budget") with the numbers if none fit.
+def plan_pools(config: Config, in_use: Usage, joins: Sequence[Join], mtu: int) -> list[PoolPlan]:
+    """The pools of a job of these ranks beside what is in use; Refusal("budget") with the numbers if none fit.
 
     A wish of several ranks is their smallest. Windows are powers of two, chunks multiples of the path MTU.
     """
     world_size = joins[0].world_size
     chunk_wishes = [join.chunk_bytes for join in joins if join.chunk_bytes is not None]
     window_wishes = [join.window for join in joins if join.window is not None]
-    chunk = min(chunk_wishes, default=budget.chunk_bytes)
-    window = _power_of_two(min(window_wishes, default=budget.window))
+    chunk = min(chunk_wishes, default=config.limits.chunk_bytes)
+    window = _power_of_two(min(window_wishes, default=config.limits.window))
     while True:
         chunk = max(chunk // mtu, 1) * mtu
-        pools = [PoolPlan("data", window, chunk), PoolPlan("small", budget.small_window, mtu)]
-        complaint = _complaint(budget, world_size, pools, mtu)
+        pools = [PoolPlan("data", window, chunk), PoolPlan("small", config.limits.small_window, mtu)]
+        complaint = _complaint(config, in_use, world_size, pools, mtu)
         if complaint is None:
             return pools
         if chunk > mtu and not chunk_wishes:

@@ -31,7 +31,7 @@ class Control(_Table):
     """TCP port."""
     insecure_listen: bool = False
     """Must be true for an address that is not loopback, until connections are encrypted and authenticated."""
-    ping_interval_s: Annotated[float, Field(gt=0, le=600)] = 20.0
+    ping_interval_s: Annotated[float, Field(gt=0, le=600)] = 5.0
     """Seconds between heartbeats to a worker."""
     ping_timeout_s: Annotated[float, Field(gt=0, le=600)] = 60.0
     """Seconds without an answer to a heartbeat after which a connection is dead."""
@@ -67,7 +67,7 @@ class Port(_Table):
     device: Annotated[str, Field(max_length=255)]
     """The device by its EAL argument: "--vdev=net_af_packet0,iface=eth1" or "-a 0000:3b:00.0"."""
     rx_ring_packets: Annotated[int, Field(ge=64, le=16384)] = 512
-    """Packets that the port holds before the lane looks (net_af_packet: its framecnt). Joins are budgeted with it."""
+    """Packets that the port holds before the lane looks (net_af_packet: its framecnt); all jobs share them."""
     tx_ring_packets: Annotated[int, Field(ge=64, le=16384)] = 512
     """Packet segments that the port takes before it has sent them."""
 

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import json
 import logging
+import os
 import socket
 import ssl
 
@@ -92,7 +93,7 @@ def bind(control: Control) -> list[socket.socket]:
             if error.errno != errno.EADDRINUSE:
                 way_out = "change control.address"
             raise AddressInUseError(
-                f"cannot listen on {address}:{control.port}: {error.strerror}; {way_out}"
+                f"cannot listen on {address}:{control.port}: {os.strerror(error.errno or 0)}; {way_out}"
             ) from error
     return sockets
 

@@ -22,6 +22,8 @@ from pascaline_appliance.errors import (
 )
 
 WIRE_VERSION: int = lib.PSC_WIRE_VERSION
+MAX_CHUNK_BYTES: int = lib.PSC_MAX_CHUNK_BYTES
+MAX_WINDOW: int = lib.PSC_MAX_WINDOW
 STEERING = "single lane"
 """How packets find their lane; with one lane there is nothing to choose."""
 JOB_ROWS_BEYOND_LIVING = 32

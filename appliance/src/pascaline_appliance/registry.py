@@ -76,8 +76,13 @@ class Registry:
     def _plan(self, joins: Sequence[Join]) -> tuple[int, list[PoolPlan]]:
         """Path MTU and pools that these ranks would get. Refusal: they exceed a budget."""
         mtu = min(self._dataplane.roce_mtu, *(join.mtu for join in joins))
-        in_use = sum(admission.slot_bytes(life.pools) for life in self._running.values())
-        return mtu, admission.plan_pools(admission.budget_of(self._config, in_use), joins, mtu)
+        # What ends will be free before this job opens: the older life of its own name too.
+        others = [
+            admission.usage_of(life.world_size, life.pools, life.mtu)
+            for life in self._running.values()
+            if life.name != joins[0].job and life.state is not LifeState.ENDING
+        ]
+        return mtu, admission.plan_pools(self._config, sum(others, admission.Usage()), joins, mtu)
 
     def _open_when_free(self, life: Life) -> None:
         """Open a complete life, now or when the older one's memory is free."""

@@ -1,0 +1,72 @@
+"""The configuration file: what loads, and what is refused by its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pascaline_appliance import config as config_module
+from pascaline_appliance.config import load_config
+from pascaline_appliance.errors import ConfigError
+from tests.appliance.rack import tables, toml
+
+EXAMPLE = Path(config_module.__file__).with_name("example.toml")
+
+
+def test_the_example_loads_as_it_is() -> None:
+    config = load_config(EXAMPLE)
+    assert str(config.data.address) == "10.77.0.1/24"
+    assert config.port[0].devargs.startswith("net_af_packet0,iface=pascaline0")
+
+
+def test_what_the_example_shows_commented_out_are_the_defaults(tmp_path: Path) -> None:
+    shown = []
+    for line in EXAMPLE.read_text().splitlines():
+        key = line.removeprefix("# ").partition(" = ")[0]
+        wished = (
+            line.startswith("# ") and " = " in line and key.isidentifier() and key not in ("gateway", "mtu")
+        )
+        shown.append(line.removeprefix("# ") if wished else line)
+    path = tmp_path / "all.toml"
+    path.write_text("\n".join(shown))
+    assert load_config(path) == load_config(EXAMPLE)
+    assert sum(line.startswith("# ") for line in shown) < 15, "keys are not shown any more"
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "value", "sentence"),
+    [
+        ("data", "adress", "10.0.0.1/24", "data.adress is not a known key"),
+        ("dada", "address", "10.0.0.1/24", "dada is not a known key"),
+        ("data", "dscp", 64, "data.dscp = 64: Input should be less than or equal to 63"),
+        ("data", "mtu", 1500, "data.mtu = 1500: Input should be 256, 512, 1024, 2048 or 4096"),
+        ("data", "address", "10.0.0/24", "data.address = '10.0.0/24': Input is not a valid IPv4 interface"),
+        ("port", "device", "eth0", "port.0.device = 'eth0': 'eth0' is not an EAL device argument"),
+        ("limits", "window", 3, "limits.window = 3: Input should be 1, 2, 4, 8, 16, 32, 64 or 128"),
+        ("lanes", "cores", [1, 2], "lanes.cores"),
+        ("control", "port", "4790", "control.port = '4790': Input should be a valid integer"),
+        ("control", "address", "10.77.0.2", "set control.insecure_listen = true"),
+        ("memory", "huge_pages", 1, "memory.huge_pages = 1: Input should be a valid boolean"),
+    ],
+)
+def test_what_is_wrong_is_refused_by_its_name(
+    tmp_path: Path, table: str, key: str, value: Any, sentence: str
+) -> None:
+    configuration = tables(tmp_path)
+    configuration.setdefault(table, {})[key] = value
+    path = tmp_path / "wrong.toml"
+    path.write_text(toml(configuration))
+    with pytest.raises(ConfigError) as refused:
+        load_config(path)
+    assert sentence in str(refused.value)
+    assert str(path) in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_missing_table_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "empty.toml"
+    path.write_text("")
+    with pytest.raises(ConfigError, match=r"data is missing; port is missing"):
+        load_config(path)
