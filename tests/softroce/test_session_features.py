@@ -185,7 +185,7 @@ def _descriptors() -> set[str]:
     return found
 
 
-@pytest.mark.timeout(400)  # half of it is `import torch`
+@pytest.mark.timeout(600)  # half of it is `import torch`
 def test_ddp_over_the_hook_with_a_forking_dataloader(appliance: Appliance, job: str, tmp_path: Path) -> None:
     import torch  # here: 20 s and more under emulation, once, before the ranks are forked
     import torch.distributed as dist
