@@ -159,13 +159,6 @@ bool psc_pool_finish(struct psc_pool *pool, uint32_t rank, uint32_t imm)
     return true;
 }
 
-uint32_t psc_pool_publishable_packets(const struct psc_pool *pool, const struct psc_slot *slot)
-{
-    if (slot->whole_ranks == pool->shape.world_size)
-        return slot->packets;
-    return slot->summed_packets < slot->packets ? slot->summed_packets : slot->packets - 1;
-}
-
 const uint8_t *psc_slot_payload(const struct psc_pool *pool, const struct psc_slot *slot, uint32_t packet,
                                 uint32_t *bytes)
 {

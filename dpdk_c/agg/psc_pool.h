@@ -27,7 +27,11 @@ struct psc_pool_shape {
     uint32_t packet_bytes; /* value range that is complete or not: one full packet of the path MTU */
 };
 
-/* One accumulator and the round that it holds. Contents stay until all ranks have acknowledged the result. */
+/* One accumulator and the round that it holds. Contents stay until all ranks have acknowledged the result.
+ *
+ * Cut-through and rule 4: what is summed may leave. The packet with the immediate is the last, and it is
+ * summed only when the last packet of all N contributions is, that is, when all are whole; their immediates
+ * were compared before. */
 struct psc_slot {
     uint8_t *accumulator;
     uint8_t *arrived;      /* per packet: number of ranks whose contribution is in the accumulator */
@@ -37,7 +41,7 @@ struct psc_slot {
     enum psc_op op;
     uint32_t length_bytes; /* op and length: as the round's first contributor said */
     uint32_t packets;
-    uint32_t summed_packets; /* leading packets that all ranks have contributed */
+    uint32_t summed_packets; /* leading packets that all ranks have contributed: these may leave */
     uint32_t whole_ranks;    /* ranks whose contribution is whole */
     uint32_t imm;            /* of the first whole contribution; the others must agree */
     bool used;               /* holds a round */
@@ -90,9 +94,6 @@ bool psc_pool_finish(struct psc_pool *pool, uint32_t rank, uint32_t imm);
 
 /* ---- Results. ---- */
 
-/* Leading packets of the result that may leave. The last one, which carries the immediate, waits for all N
- * whole contributions (rule 4); the others leave as soon as they are summed (cut-through). */
-uint32_t psc_pool_publishable_packets(const struct psc_pool *pool, const struct psc_slot *slot);
 /* Payload of one packet of the result. */
 const uint8_t *psc_slot_payload(const struct psc_pool *pool, const struct psc_slot *slot, uint32_t packet,
                                 uint32_t *bytes);

@@ -36,7 +36,7 @@ static void publish_packets(struct psc_lane *lane, struct psc_job_pool *pool, co
         struct psc_qp *qp = &pool->qps[rank];
         if (begin == 0)
             psc_requester_post(&qp->requester, slot->round, slot->packets);
-        psc_requester_ready(&qp->requester, end - begin);
+        psc_requester_ready(&qp->requester, end - begin, lane->now_ns);
         psc_want_to_send(lane, qp);
     }
     pool->published_packets = end;
@@ -48,10 +48,9 @@ static void publish_pool(struct psc_lane *lane, struct psc_job_pool *pool)
     const struct psc_slot *slot;
 
     while ((slot = psc_pool_find(&pool->pool, pool->publishing_round)) != NULL) {
-        uint32_t publishable = psc_pool_publishable_packets(&pool->pool, slot);
-        if (publishable > pool->published_packets)
-            publish_packets(lane, pool, slot, publishable);
-        if (publishable < slot->packets)
+        if (slot->summed_packets > pool->published_packets)
+            publish_packets(lane, pool, slot, slot->summed_packets);
+        if (slot->summed_packets < slot->packets)
             return;
         pool->publishing_round++;
         pool->published_packets = 0;

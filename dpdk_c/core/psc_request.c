@@ -100,7 +100,7 @@ static void execute_probe(struct psc_lane *lane, struct psc_qp *qp)
         return;
     qp->probe_received = true;
     psc_requester_post(&qp->requester, PSC_TAG_PROBE, 1);
-    psc_requester_ready(&qp->requester, 1);
+    psc_requester_ready(&qp->requester, 1, lane->now_ns);
     psc_want_to_send(lane, qp);
 }
 

@@ -3,6 +3,7 @@
  * DETACHED. */
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "psc_ctl_internal.h"
 
@@ -39,10 +40,20 @@ static struct psc_ctl_entry *free_entry(void)
     return NULL;
 }
 
+static uint64_t monotonic_us(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000u + (uint64_t)now.tv_nsec / 1000u;
+}
+
 static void retire_qps(struct psc_ctl_entry *entry, uint32_t count)
 {
+    uint64_t now_us = monotonic_us();
+
     for (uint32_t i = 0; i < count; i++)
-        psc_ctl_qp_retire(&psc_ctl.qpns[entry->lane], entry->qps[i].qpn);
+        psc_ctl_qp_retire(&psc_ctl.qpns[entry->lane], entry->qps[i].qpn, now_us);
     free(entry->qps);
     entry->qps = NULL;
 }
@@ -66,11 +77,13 @@ static bool spec_is_sane(const struct psc_ctl_job *spec)
 
 static bool make_qps(struct psc_ctl_entry *entry, uint32_t count)
 {
+    uint64_t now_us = monotonic_us();
+
     entry->qps = calloc(count, sizeof *entry->qps);
     if (entry->qps == NULL)
         return false;
     for (uint32_t i = 0; i < count; i++)
-        if (!psc_ctl_qp_new(&psc_ctl.qpns[entry->lane], entry->lane, &entry->qps[i])) {
+        if (!psc_ctl_qp_new(&psc_ctl.qpns[entry->lane], entry->lane, now_us, &entry->qps[i])) {
             retire_qps(entry, i);
             return false;
         }

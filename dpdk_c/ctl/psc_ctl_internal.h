@@ -7,29 +7,12 @@
 #include <stdbool.h>
 
 #include "psc_ctl.h"
+#include "psc_identity.h"
 #include "psc_io.h"
 #include "psc_segment.h"
 
 _Static_assert(PSC_CTL_MAX_PORTS == PSC_IO_MAX_PORTS, "ports");
 _Static_assert(PSC_CTL_MAX_LANES == PSC_IO_MAX_LANES, "lanes");
-
-#define PSC_CTL_LANE_QPS (1u << PSC_QP_INDEX_BITS)
-/* QPNs that one index of the lane's table remembers as recently used. */
-#define PSC_CTL_RETIRED_PER_INDEX 8
-
-/* One index of a lane's QP table. Written by the control thread. */
-struct psc_ctl_qp_index {
-    bool used;
-    uint32_t retired_qpn[PSC_CTL_RETIRED_PER_INDEX];
-    uint64_t retired_us[PSC_CTL_RETIRED_PER_INDEX]; /* CLOCK_MONOTONIC; 0: empty */
-};
-
-/* The QPNs of a lane. Written by the control thread. */
-struct psc_ctl_qpns {
-    struct psc_ctl_qp_index index[PSC_CTL_LANE_QPS];
-    uint32_t cursor; /* indexes are taken in turn, so that one rests as long as possible */
-    uint32_t used;
-};
 
 /* An open job. Written by the control thread. */
 struct psc_ctl_entry {
@@ -63,12 +46,6 @@ struct psc_ctl {
 };
 
 extern struct psc_ctl psc_ctl;
-
-/* identity.c: what a peer must not be able to guess. */
-uint64_t psc_ctl_random(void);
-/* Fills our end of a new QP; false: the lane has no index left whose QPN may be used. */
-bool psc_ctl_qp_new(struct psc_ctl_qpns *qpns, uint32_t lane, struct psc_ctl_qp *qp);
-void psc_ctl_qp_retire(struct psc_ctl_qpns *qpns, uint32_t qpn);
 
 /* job.c */
 /* NULL: not open, or closing. */

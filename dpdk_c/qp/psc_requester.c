@@ -47,8 +47,10 @@ bool psc_requester_post(struct psc_requester *requester, uint64_t tag, uint32_t 
     return true;
 }
 
-void psc_requester_ready(struct psc_requester *requester, uint32_t packets)
+void psc_requester_ready(struct psc_requester *requester, uint32_t packets, uint64_t now_ns)
 {
+    if (requester->unacked_psn == requester->ready_psn) /* idle until now */
+        requester->progress_ns = now_ns;
     requester->ready_psn = psc_psn_add(requester->ready_psn, packets);
 }
 
@@ -62,15 +64,15 @@ static uint8_t write_opcode(const struct psc_message *message, uint32_t index)
     return last ? PSC_RC_WRITE_LAST_IMM : PSC_RC_WRITE_MIDDLE;
 }
 
-/* Peers acknowledge only what asks for it: ask at every message's end, when the window closes or nothing more
- * is ready (a cut-through message may pause in its middle), and every quarter of the window. */
+/* Peers acknowledge only what asks for it: ask at every message's end, when nothing more is ready (a
+ * cut-through message may pause in its middle), and every quarter of the window, which therefore never closes
+ * unasked. */
 static bool wants_ack(const struct psc_requester *requester, const struct psc_sending *sending)
 {
     uint32_t max = requester->config->max_unacked_packets;
     uint32_t after_psn = psc_psn_add(sending->psn, 1);
 
     return sending->index == sending->message->packets - 1 || after_psn == requester->ready_psn ||
-           psc_psn_distance(after_psn, requester->unacked_psn) >= (int32_t)max ||
            (requester->unrequested + 1) * 4 >= max;
 }
 
@@ -93,8 +95,6 @@ bool psc_requester_next(struct psc_requester *requester, uint64_t now_ns, struct
                                     .again = psn != requester->fresh_psn};
     sending->ack_req = wants_ack(requester, sending);
 
-    if (requester->unacked_psn == requester->fresh_psn) /* idle until now: both clocks start */
-        requester->timer_ns = requester->progress_ns = now_ns;
     requester->cursor_psn = psc_psn_add(psn, 1);
     if (!sending->again)
         requester->fresh_psn = requester->cursor_psn;
@@ -218,9 +218,9 @@ enum psc_expiry psc_requester_expire(struct psc_requester *requester, uint64_t n
 {
     const struct psc_requester_config *config = requester->config;
 
-    if (requester->unacked_psn == requester->fresh_psn)
+    if (requester->unacked_psn == requester->ready_psn)
         return PSC_EXPIRY_NONE;
-    if (now_ns - requester->progress_ns >= config->progress_ns)
+    if (now_ns - requester->progress_ns >= config->progress_ns) /* a port that takes nothing is no excuse */
         return PSC_EXPIRY_EXHAUSTED;
     if (requester->rnr_until_ns != 0) { /* the ACK timer is suspended */
         if (now_ns < requester->rnr_until_ns)

@@ -43,7 +43,7 @@ struct psc_requester {
     uint32_t rewound_psn;
     uint32_t timeouts;     /* in a row */
     uint64_t timer_ns;     /* the ACK timer's start */
-    uint64_t progress_ns;  /* last progress, or first sending after idleness */
+    uint64_t progress_ns;  /* last progress, or when there was first something to deliver */
     uint64_t rnr_until_ns; /* receiver not ready: nothing is sent before this time; 0: ready */
 };
 
@@ -53,7 +53,7 @@ void psc_requester_init(struct psc_requester *requester, const struct psc_reques
 
 /* Append a message; then declare packets ready, in stream order. False: the ring is full. */
 bool psc_requester_post(struct psc_requester *requester, uint64_t tag, uint32_t packets);
-void psc_requester_ready(struct psc_requester *requester, uint32_t packets);
+void psc_requester_ready(struct psc_requester *requester, uint32_t packets, uint64_t now_ns);
 
 /* The next packet to send. The same PSN always yields the same opcode and index; AckReq alone may differ. */
 struct psc_sending {

@@ -1,7 +1,7 @@
 """The core behind a door of Python: libpsc_core_test.so through cffi's ABI mode, with the headers' own declarations.
 
-The library's path is in PSC_CORE_TEST_LIB, by default where meson builds it. The contract's two files are read verbatim;
-psc_roce.h and psc_lane.h pass through the C preprocessor, so that nothing here repeats a declaration.
+The library's path is in PSC_CORE_TEST_LIB, by default where meson builds it. The contract's two files are read
+verbatim; psc_roce.h and psc_lane.h pass through the C preprocessor, so that nothing here repeats a declaration.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ libc = ffi.dlopen(None)
 
 
 def names_of(enum: str) -> dict[int, str]:
-    """Enumerators of a C enum by value, in lower case and without their common prefix."""
-    elements = ffi.typeof(f"enum {enum}").elements
-    prefix = os.path.commonprefix(list(elements.values()))
-    return {value: name[len(prefix) :].lower() for value, name in elements.items()}
+    """Enumerators of a C enum by value, in lower case and without their two words of prefix."""
+    return {
+        value: name.split("_", 2)[2].lower() for value, name in ffi.typeof(f"enum {enum}").elements.items()
+    }
 
 
 DROPS = names_of("psc_drop")

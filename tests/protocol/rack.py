@@ -148,7 +148,7 @@ class Worker:
         if packet.opcode in (wire.FIRST, wire.ONLY_IMM):
             assert self._message is None and packet.rkey == self.result_rkey
             place = packet.va - self.result_va
-            assert 0 <= place and place + packet.dma_len <= len(self.buffer), "outside the result buffer"
+            assert place >= 0 and place + packet.dma_len <= len(self.buffer), "outside the result buffer"
             self._message = (place, packet.dma_len)
         assert self._message is not None and packet.opcode in (
             wire.FIRST,
@@ -260,7 +260,7 @@ class Rack:
         appliance_psn: int | None = None,
         subnet: str = "10.0.0",
     ) -> Job:
-        """Attaches a job with `packets` full packets per slot; connects all its QPs unless the rack was made without."""
+        """Attaches a job with `packets` full packets per slot; connects its QPs unless told not to."""
         index = len(self.jobs)
         stats = ffi.new("struct psc_job_stats *")
         spec = {

@@ -215,7 +215,7 @@ def test_a_round_that_waits_for_a_rank_that_left_is_a_fault(rack):
 
 
 def test_leaving_a_round_that_another_rank_has_begun_is_a_fault(rack):
-    a, b = rack.workers()
+    _, b = rack.workers()
     rack.poll(*b.write(0, ints(1)))
     leave(rack, 0, 0)
     assert rack.fault().fault == "rank_left"

@@ -94,6 +94,18 @@ def test_nothing_is_lost_when_a_turn_has_no_room(rack):
     assert rack.stats.tx_packets >= 10
 
 
+def test_no_timer_runs_while_nothing_has_asked_for_an_ack(rack):
+    a, b = rack.workers()
+    rack.run([*a.write(0, ints(1)), *b.write(0, ints(1))])
+    rack.poll(*a.write(1, ints(4)), *b.write(1, ints(4)), max_emits=4)  # two ACKs, two packets without AckReq
+    for _ in range(3):
+        rack.poll(after_ns=2 * RETRANSMIT_NS, max_emits=0)
+    assert rack.stats.timeouts == 0
+    rack.poll()
+    rack.poll(after_ns=2 * RETRANSMIT_NS)
+    assert rack.stats.timeouts == 2, "now each worker has been asked"
+
+
 # ---- Loss. ----
 
 
@@ -143,6 +155,13 @@ def test_two_seconds_without_progress_are_a_fault_whatever_the_retries(rack):
     a, _ = rack.workers()
     acknowledge(rack, a, sent[0].psn, 0x20)  # RNR, code 0: 655 ms
     rack.poll(after_ns=PROGRESS_NS)
+    assert rack.fault().fault == "retry_exceeded"
+
+
+def test_a_port_that_takes_nothing_for_two_seconds_is_a_fault(rack):
+    a, b = rack.workers()
+    rack.poll(*a.write(0, ints(1)), *b.write(0, ints(1)), max_emits=0)
+    rack.poll(after_ns=PROGRESS_NS, max_emits=0)
     assert rack.fault().fault == "retry_exceeded"
 
 
@@ -240,7 +259,7 @@ def test_rnr_waits_at_least_its_timer_and_suspends_the_ack_timer(rack, code, wai
 
 
 def test_round_r_plus_w_acknowledges_result_r(rack):
-    a, b = rack.workers()
+    a, _ = rack.workers()
     sent = published(rack, packets=1, rounds=2)
     assert len(sent) == 2
     rack.poll(*a.write(2, ints(1)))

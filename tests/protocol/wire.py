@@ -146,7 +146,7 @@ def _ip(text: str) -> bytes:
 
 
 def _ones_sum(data: bytes) -> int:
-    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
     return ~total & 0xFFFF
