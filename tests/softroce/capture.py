@@ -16,6 +16,7 @@ from types import TracebackType
 PORT = "bapp"
 ROCE_UDP_PORT = 4791
 ETHERNET_BYTES = 14
+PATH_MTU = 4096
 ICRC_BYTES = 4
 START_TIMEOUT_S = 20.0
 
