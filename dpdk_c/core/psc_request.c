@@ -71,17 +71,19 @@ static bool immediate_ok(const struct psc_qp *qp, const struct psc_packet *packe
            psc_refuse(refusal, PSC_FAULT_INVALID_REQUEST, PSC_IMM_PROBE, packet->imm);
 }
 
-/* Everything that is checked before a byte is added, in the order of the protocol. */
+/* Everything that is checked before a byte is added, one rule a line, in the order of the protocol. */
 static bool request_ok(const struct psc_qp *qp, const struct psc_packet *packet, const struct target *target,
                        struct psc_refusal *refusal)
 {
     const struct psc_responder *responder = &qp->responder;
 
-    /* clang-format off: one rule, one line */
+    /* clang-format off */
     return psc_responder_sequence_ok(responder, packet, refusal) &&
-           psc_responder_operation_ok(packet, refusal) && round_ok(qp, packet, target, refusal) &&
+           psc_responder_operation_ok(packet, refusal) &&
+           round_ok(qp, packet, target, refusal) &&
            psc_responder_lengths_ok(responder, packet, refusal) &&
-           psc_responder_access_ok(responder, packet, refusal) && immediate_ok(qp, packet, target, refusal);
+           psc_responder_access_ok(responder, packet, refusal) &&
+           immediate_ok(qp, packet, target, refusal);
     /* clang-format on */
 }
 

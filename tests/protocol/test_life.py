@@ -124,7 +124,8 @@ def test_a_second_probe_is_acknowledged_and_not_answered(rack):
     a, _ = rack.workers()
     rack.run([a.probe()])
     probe = a.probe()
-    assert acks(rack.poll(probe)) == [(probe.psn, 0x1F, 2)]
+    out = rack.poll(probe)
+    assert acks(out) == [(probe.psn, 0x1F, 2)] and results(out) == []
     assert [e.kind for e in rack.events()] == ["probed"]
 
 
@@ -152,6 +153,16 @@ def test_a_rank_that_has_not_begun_is_named_once_per_round(make_rack):
     rack.run([*a.write(0, ints(1)), *c.write(0, ints(1)), *c.write(1, ints(1))])
     rack.poll(after_ns=PROGRESS_NS)
     assert [(e.kind, e.round, e.ranks) for e in rack.events()] == [("waiting", 1, 0b011)]
+
+
+def test_waiting_is_told_again_when_a_slot_is_used_again(make_rack):
+    rack = make_rack(window=1)
+    a, b = rack.workers()
+    for round in range(5):
+        rack.run(a.write(round, ints(1)))
+        rack.poll(after_ns=PROGRESS_NS)
+        assert [(e.kind, e.round, e.ranks) for e in rack.events()] == [("waiting", round, 0b10)]
+        rack.run(b.write(round, ints(1)))
 
 
 def test_a_begun_message_that_does_not_advance_is_a_fault(rack):
@@ -228,6 +239,7 @@ def test_a_rank_that_left_is_still_acknowledged_but_not_executed(rack):
     leave(rack, 0, 1)
     assert acks(rack.poll(packet)) == [(packet.psn, 0x1F, 1)], "its NIC may have missed our ACK"
     assert rack.poll(*a.write(1, ints(1))) == [] and rack.drops() == {"duplicate": 1, "qp_state": 1}
+    assert [e.kind for e in rack.events()] == ["left"]
 
 
 def test_leave_covers_all_pools(make_rack):
