@@ -12,12 +12,7 @@ import dataclasses
 import importlib.util
 import json
 import os
-import signal
-import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -25,41 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from pascaline_exporter import segment
+from tests.softroce.appliance import ADDRESS, Appliance
 from tests.softroce.bench import PLACE_VARIABLE, REPOSITORY
 from tests.softroce.ranks import Ranks
 
 from .verdict import Facts
 
 JOB = "demo"
-CONTROL_PORT = 4790
-START_TIMEOUT_S = 120
 TRAINING_TIMEOUT_S = 600
-
-CONFIG = """\
-[data]
-address = "10.77.0.1/24"
-
-[[port]]
-device = "--vdev=net_af_packet0,iface=app0,framesz=8192,blocksz=131072,framecnt=512,qdisc_bypass=1"
-
-[memory]
-huge_pages = false
-memory_mib = 128
-
-[lanes]
-cores = [1]
-idle_sleep_us = 50  # lane and workers share two CPUs
-
-[limits]
-retransmit_exponent = 14  # rxe acknowledges late under emulation
-
-[stats]
-path = "{folder}/stats"
-
-[status]
-socket = "{folder}/status.sock"
-"""
 
 
 def load_example() -> ModuleType:
@@ -77,41 +45,17 @@ print("importing torch and scikit-learn, which takes a minute under emulation ..
 digits = load_example()
 
 
-@contextmanager
-def appliance(share: Path, library_path: str | None) -> Iterator[Path]:
-    """A running pascaline-appliance; the path of its statistics segment."""
+def appliance(share: Path, library_path: str | None) -> Appliance:
+    """A running appliance, whose log is left in the share."""
     folder = Path("/dev/shm/pascaline-demo")
     folder.mkdir(exist_ok=True)
-    config, log_path = share / "appliance.toml", share / "appliance.log"
-    config.write_text(CONFIG.format(folder=folder))
-    environment = os.environ | ({"LD_LIBRARY_PATH": library_path} if library_path else {})
-    command = [str(Path(sys.executable).with_name("pascaline-appliance")), "run", "--config", str(config)]
-    with log_path.open("w") as log:
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-    try:
-        wait_until_live(process, folder / "stats", log_path)
-        yield folder / "stats"
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(timeout=60)
-
-
-def wait_until_live(process: subprocess.Popen[bytes], stats: Path, log: Path) -> None:
-    """Return when the appliance's heartbeat can be seen."""
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while True:
-        try:
-            segment.read(stats)
-            return
-        except segment.SegmentError as error:
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit(f"the appliance did not start ({error}):\n{log.read_text()}") from None
-        time.sleep(0.2)
+    environment = {"LD_LIBRARY_PATH": library_path} if library_path else {}
+    return Appliance(folder, environment, log_path=share / "appliance.log")
 
 
 def train(link: str, workers: int, options: object, port: int) -> list[dict[str, Any]]:
     """All ranks of one training, forked; what each found."""
-    with Ranks(workers, partial(one_rank, link, options, port), f"127.0.0.1:{CONTROL_PORT}") as ranks:
+    with Ranks(workers, partial(one_rank, link, options, port), ADDRESS) as ranks:
         return ranks.results(TRAINING_TIMEOUT_S)
 
 
@@ -169,9 +113,9 @@ def main() -> None:
     options = digits.Options(steps=arguments.steps, hidden=hidden)
 
     print("starting the appliance ...", flush=True)
-    with appliance(share, arguments.library_path) as stats:
+    with appliance(share, arguments.library_path) as running:
         ours = train("pascaline", workers, options, port=29500)
-        bytes_added = sum(job.contribution_bytes for job in segment.read(stats).jobs if job.name == JOB)
+        bytes_added = running.job(JOB).contribution_bytes
     gloo = train("gloo", workers, options, port=29501)
 
     facts = facts_of(ours, gloo, bytes_added)

@@ -56,11 +56,13 @@ class Appliance:
 
     address = ADDRESS
 
-    def __init__(self, folder: Path, environment: dict[str, str] | None = None, config: str = CONFIG) -> None:
-        self.stats_path, self.log_path = folder / "stats", folder / "appliance.log"
+    def __init__(
+        self, folder: Path, environment: dict[str, str] | None = None, log_path: Path | None = None
+    ) -> None:
+        self.stats_path, self.log_path = folder / "stats", log_path or folder / "appliance.log"
         self._socket_path = folder / "status.sock"
         config_path = folder / "appliance.toml"
-        config_path.write_text(config.format(folder=folder, data_address=DATA_ADDRESS))
+        config_path.write_text(CONFIG.format(folder=folder, data_address=DATA_ADDRESS))
         command = [str(Path(sys.executable).with_name("pascaline-appliance")), "run", "--verbose"]
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(
