@@ -31,7 +31,7 @@ def test_a_remote_address_is_what_the_appliance_takes_apart(base: int, window: i
 
 
 def test_rounds_wrap_at_32_bits() -> None:
-    assert plan.remote_address(7, 1, 2**32 + 5) == plan.remote_address(7, 1, 5)
+    assert plan.remote_address(7, 2, 2**32 + 5) == plan.remote_address(7, 2, 5)
 
 
 def test_the_layout_is_the_header_s() -> None:

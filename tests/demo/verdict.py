@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 ACCURACY_AT_LEAST = 0.93
 ACCURACY_APART_AT_MOST = 0.01
+PARAMETERS_APART_AT_MOST = 1e-3
+"""With more than two workers, whose sums depend on the order: 1e-6 was measured for 4 and 8 workers after 200 steps."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,13 @@ def objections(facts: Facts) -> list[str]:
         )
     if not facts.bit_identical:
         found.append("the ranks ended with different parameters: somebody got another sum")
-    if facts.workers == 2 and facts.max_abs_diff != 0:
-        # a + b is b + a also in floating point, and halving is exact: Gloo must have found the same bits.
+    # Accuracy does not notice a wrong sum: one added to an element of every packet trained to 0.983. Parameters do.
+    # a + b is b + a also in floating point, and halving is exact: with two workers Gloo must have found the same bits.
+    apart_at_most = 0.0 if facts.workers == 2 else PARAMETERS_APART_AT_MOST
+    if not facts.max_abs_diff <= apart_at_most:
         found.append(
-            f"with two workers the sum has one right value, and parameters differ by {facts.max_abs_diff:g}"
+            f"parameters are {facts.max_abs_diff:g} from Gloo's, the order of {facts.workers} additions explains "
+            f"{apart_at_most:g}: some sum was wrong"
         )
     if not facts.accuracy >= ACCURACY_AT_LEAST:
         found.append(f"accuracy {facts.accuracy:.3f} is below {ACCURACY_AT_LEAST}")

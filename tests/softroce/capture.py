@@ -16,6 +16,7 @@ from types import TracebackType
 PORT = "bapp"
 ROCE_UDP_PORT = 4791
 ETHERNET_BYTES = 14
+PATH_MTU = 4096
 ICRC_BYTES = 4
 START_TIMEOUT_S = 20.0
 
@@ -53,7 +54,12 @@ def roce_frames(path: Path) -> list[bytes]:
     from scapy.utils import RawPcapReader
 
     frames = [frame for frame, _ in RawPcapReader(str(path))]
-    return [f for f in frames if f[12:14] == b"\x08\x00" and f[23] == 17 and f[36:38] == ROCE_UDP_PORT.to_bytes(2, "big")]
+    return [frame for frame in frames if _is_roce(frame)]
+
+
+def _is_roce(frame: bytes) -> bool:
+    ethertype, protocol, port = frame[12:14], frame[23], frame[36:38]
+    return (ethertype, protocol, port) == (b"\x08\x00", 17, ROCE_UDP_PORT.to_bytes(2, "big"))
 
 
 def icrc_by_scapy(frame: bytes) -> bytes:

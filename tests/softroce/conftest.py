@@ -7,10 +7,12 @@ one, as it ends there: outside.py. Inside the bench the same files are plain pyt
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 
 from tests.softroce import outside
+from tests.softroce.appliance import Appliance
 from tests.softroce.bench import PLACE_VARIABLE
 
 INSIDE = PLACE_VARIABLE in os.environ
@@ -40,3 +42,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if VISIT in config.stash:
         terminalreporter.section("soft-RoCE bench")
         terminalreporter.write_line(config.stash[VISIT].close())
+
+
+@pytest.fixture(scope="session")
+def appliance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
+    """One appliance for all tests that leave it as they found it."""
+    with Appliance(tmp_path_factory.mktemp("appliance")) as running:
+        yield running
+
+
+@pytest.fixture
+def job(request: pytest.FixtureRequest) -> str:
+    """A job name of the test's own, in the letters that the control contract allows."""
+    return "".join(letter if letter.isalnum() else "-" for letter in request.node.name)[:90]

@@ -21,8 +21,8 @@ from tests.softroce.bench import REPOSITORY
 REPORTS_VARIABLE = "PASCALINE_BENCH_REPORTS"
 FOLDER = Path(__file__).parent
 SHARE = REPOSITORY / "build" / "softroce"
-MEMORY_MB = 2048  # torch in one process and its forks
-ITEM_TIMEOUT_S = 150
+MEMORY_MB = 1024  # pytest, the appliance, four ranks
+ITEM_TIMEOUT_S = 300
 TOTAL_TIMEOUT_S = 1800.0
 TAIL_LINES = 40
 
@@ -48,14 +48,17 @@ class Visit:
         ours = [item.nodeid for item in session.items if item.path.is_relative_to(FOLDER)]
         (SHARE / "items").write_text("\n".join(ours))
         with self._log.open("wb") as log:
-            self._bench = subprocess.Popen(self._command(), cwd=REPOSITORY, stdout=log, stderr=subprocess.STDOUT)
+            self._bench = subprocess.Popen(
+                self._command(), cwd=REPOSITORY, stdout=log, stderr=subprocess.STDOUT
+            )
 
     def _command(self) -> list[str]:
         bench = [sys.executable, "-m", "tests.softroce.bench", "--share", str(SHARE)]
         bench += ["--memory-mb", str(MEMORY_MB), "--timeout-s", str(TOTAL_TIMEOUT_S), "run", "--"]
         # Every plugin that is not loaded saves a second of emulation.
         variables = ["env", f"{REPORTS_VARIABLE}={self._reports_path}", "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1"]
-        options = ["-p", "pytest_timeout", "-p", "no:cacheprovider", "--color=no", f"--timeout={ITEM_TIMEOUT_S}"]
+        options = ["-p", "pytest_timeout", f"--timeout={ITEM_TIMEOUT_S}", "-p", "no:cacheprovider"]
+        options += ["--color=no", "--durations=10"]
         return [*bench, *variables, sys.executable, "-m", "pytest", *options, f"@{SHARE / 'items'}"]
 
     def report(self, item: pytest.Item) -> None:
@@ -96,7 +99,8 @@ class Visit:
             self._reports[report.nodeid].append(report)
 
     def _lost(self, item: pytest.Item) -> pytest.TestReport:
-        message = f"the bench ended (exit {self._bench.returncode}) without a result of this test\n{self._tail()}"
+        code = self._bench.returncode
+        message = f"the bench ended (exit {code}) without a result of this test\n{self._tail()}"
         return pytest.TestReport(item.nodeid, item.location, {}, "failed", message, "call")
 
     def _tail(self) -> str:

@@ -45,6 +45,8 @@ class Ranks:
         start_delays_s: dict[int, float] | None = None,
         only: list[int] | None = None,
     ) -> None:
+        import pascaline.link.verbs  # noqa: F401  once here rather than in every fork: a second each under emulation
+
         self._pipes: dict[int, Connection] = {}
         self._processes: dict[int, multiprocessing.process.BaseProcess] = {}
         for rank in only if only is not None else range(world_size):
@@ -56,7 +58,9 @@ class Ranks:
                 "PASCALINE_DEVICE": f"rxe{rank}",
             }
             delay_s = (start_delays_s or {}).get(rank, 0.0)
-            process = _FORK.Process(target=_main, args=(rank, body, environment, delay_s, theirs), daemon=True)
+            process = _FORK.Process(
+                target=_main, args=(rank, body, environment, delay_s, theirs), daemon=True
+            )
             process.start()
             theirs.close()
             self._pipes[rank], self._processes[rank] = ours, process
@@ -67,7 +71,9 @@ class Ranks:
         found = []
         for rank, pipe in self._pipes.items():
             if not pipe.poll(max(0.0, deadline - time.monotonic())):
-                found.append(Outcome(error="NoResult", message=f"rank {rank} had no result after {timeout_s:.0f} s"))
+                found.append(
+                    Outcome(error="NoResult", message=f"rank {rank} had no result after {timeout_s:.0f} s")
+                )
                 continue
             try:
                 found.append(pipe.recv())

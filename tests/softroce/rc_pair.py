@@ -87,7 +87,8 @@ class Endpoint:
         attr.ah_attr = AHAttr(gr=route, is_global=1, port_num=1)
         attr.qp_access_flags = e.IBV_ACCESS_REMOTE_WRITE
         attr.path_mtu = e.IBV_MTU_4096
-        attr.dest_qp_num, attr.sq_psn, attr.rq_psn = peer._qp.qp_num, 0xFFFFFE, 0xFFFFFE  # the PSN wraps at once
+        attr.dest_qp_num = peer._qp.qp_num
+        attr.sq_psn = attr.rq_psn = 0xFFFFFE  # wraps at once
         attr.timeout, attr.retry_cnt, attr.rnr_retry, attr.min_rnr_timer = 17, 6, 6, 12
         self._qp.to_rts(attr)
 

@@ -1,8 +1,5 @@
 """The bench itself: RDMA between two of its ports, before anything of ours is on the wire."""
 
-import socket
-import time
-
 import pytest
 
 from tests.softroce import rc_pair

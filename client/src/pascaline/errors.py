@@ -35,10 +35,10 @@ class JoinRefused(PascalineError):
 
 
 class EpochEnded(PascalineError):
-    """A fault ended this life of the job's connections; `fault` names it as enum psc_fault does, in lower
-    case.
+    """A fault ended this life of the job's connections; `fault` names it as enum psc_fault does, in lower case.
 
-    `rank` is the rank that the fault is about, if there is one. Tensors in flight are undefined.
+    "local" stands for a queue pair of this worker that failed without a word from the appliance. `rank` is the rank
+    that the fault is about, if there is one. Tensors in flight are undefined.
     """
 
     def __init__(self, message: str, fault: str, rank: int | None = None) -> None:

@@ -36,7 +36,12 @@ class Task:
         """Environment of the command beyond the place's own; the emulated CPU has no use for threads."""
         single = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
         kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "TERM") if name in os.environ}
-        here = {PLACE_VARIABLE: place, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1", "LANG": "C.UTF-8"}
+        here = {
+            PLACE_VARIABLE: place,
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONUNBUFFERED": "1",
+            "LANG": "C.UTF-8",
+        }
         return kept | single | here | self.environment
 
 

@@ -20,7 +20,8 @@ INIT = Path(__file__).with_name("guest_init.sh")
 XZ_MAGIC = b"\xfd7zXZ\x00"
 # In this order; modprobe adds what they depend on. crc32_generic is named because rxe asks for "crc32" by name only.
 MODULES = (
-    "virtio_pci 9p 9pnet_virtio overlay crc32_generic veth stp llc bridge ib_uverbs rdma_rxe".split()
+    *("virtio_pci", "9p", "9pnet_virtio", "overlay", "crc32_generic"),
+    *("veth", "stp", "llc", "bridge", "ib_uverbs", "rdma_rxe"),
 )
 
 
@@ -55,7 +56,7 @@ def _tool(*command: str, cwd: Path | None = None, stdin: bytes | None = None) ->
     try:
         done = subprocess.run(command, cwd=cwd, input=stdin, capture_output=True, check=False)
     except FileNotFoundError:
-        raise BenchError(f"{command[0]} is missing: apt install the packages of .ci/packages-apt.txt") from None
+        raise BenchError(f"{command[0]} is missing: run `make setup` as root") from None
     if done.returncode:
         raise BenchError(f"`{' '.join(command)}` failed: {done.stderr.decode(errors='replace').strip()}")
     return done.stdout.decode()
@@ -63,8 +64,8 @@ def _tool(*command: str, cwd: Path | None = None, stdin: bytes | None = None) ->
 
 def _unpack_package(scratch: Path) -> Path:
     """Download the package behind linux-image-amd64 (its name carries the version, which changes) and unpack it."""
-    depends = _tool("apt-cache", "depends", "linux-image-amd64")
-    names = [line.split()[-1] for line in depends.splitlines() if line.strip().startswith("Depends: linux-image-")]
+    lines = _tool("apt-cache", "depends", "linux-image-amd64").splitlines()
+    names = [line.split()[-1] for line in lines if line.strip().startswith("Depends: linux-image-")]
     if not names:
         raise BenchError("apt knows no linux-image-amd64: run `apt-get update` on a Debian system")
     _tool("apt-get", "-o", "APT::Sandbox::User=root", "download", names[0], cwd=scratch)

@@ -1,7 +1,7 @@
 """Runs a task on this machine's own kernel, where rdma_rxe loads.
 
-A fresh network namespace where rxe's traffic passes in one (rxe of Linux 6.1 keeps its socket in the first namespace and
-times out elsewhere: so it is tried, not assumed), else this one, cleaned afterwards. Needs root.
+A fresh network namespace where rxe's traffic passes in one (rxe of Linux 6.1 keeps its socket in the first namespace
+and times out elsewhere: so it is tried, not assumed), else this one, cleaned afterwards. Needs root.
 """
 
 from __future__ import annotations
@@ -35,34 +35,39 @@ def run(task: Task) -> Outcome:
     began = time.monotonic()
     if task.share:
         task.share.mkdir(parents=True, exist_ok=True)
-    fabric = f"sh {shlex.quote(str(FABRIC))}"
-    inside = f"{fabric} {task.workers} && "
-    own = ["unshare", "--net", "sh", "-c"]
-    environment = os.environ | task.variables(PLACE)
+    isolated = _traffic_passes_in_a_namespace()
+    command = _in_namespace(task.workers, task.command) if isolated else task.command
     try:
-        trial = subprocess.run(
-            [*own, inside + shlex.join(TRIAL)],
-            cwd=REPOSITORY,
-            env=environment,
-            capture_output=True,
-            timeout=TRIAL_TIMEOUT_S,
-            check=False,
-        )
-        isolated = trial.returncode == 0
-    except subprocess.TimeoutExpired:
-        isolated = False
-    if not isolated:
-        made = subprocess.run(["sh", "-c", f"{fabric} {task.workers}"], capture_output=True, text=True, check=False)
-        if made.returncode:
-            subprocess.run(["sh", "-c", f"{fabric} down {task.workers}"], check=False)
-            raise BenchError(f"the fabric could not be made: {made.stderr.strip()}")
-    boot_s = time.monotonic() - began
-    command = [*own, inside + "exec " + shlex.join(task.command)] if isolated else task.command
-    try:
+        if not isolated:
+            _fabric(str(task.workers))
+        boot_s = time.monotonic() - began
+        environment = os.environ | task.variables(PLACE)
         done = subprocess.run(command, cwd=REPOSITORY, env=environment, timeout=task.timeout_s, check=False)
     except subprocess.TimeoutExpired:
         raise BenchError(f"the command did not end within {task.timeout_s:.0f} s") from None
     finally:
         if not isolated:
-            subprocess.run(["sh", "-c", f"{fabric} down {task.workers}"], check=False)
+            _fabric("down", str(task.workers))
     return Outcome(PLACE, done.returncode, boot_s, time.monotonic() - began)
+
+
+def _in_namespace(workers: int, command: list[str]) -> list[str]:
+    script = f"sh {shlex.quote(str(FABRIC))} {workers} && exec {shlex.join(command)}"
+    return ["unshare", "--net", "sh", "-c", script]
+
+
+def _traffic_passes_in_a_namespace() -> bool:
+    trial = _in_namespace(2, TRIAL)
+    try:
+        done = subprocess.run(
+            trial, cwd=REPOSITORY, capture_output=True, timeout=TRIAL_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0
+
+
+def _fabric(*arguments: str) -> None:
+    done = subprocess.run(["sh", str(FABRIC), *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BenchError(f"the fabric could not be made: {done.stderr.strip()}")

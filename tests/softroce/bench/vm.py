@@ -21,7 +21,9 @@ from .kernel import VM_FOLDER, Image, prepare
 PLACE = "rxe-vm"
 BOOT_TIMEOUT_S = 180.0  # 6 s on an idle machine; 39 s were seen on a busy one
 POWER_OFF_TIMEOUT_S = 30.0
-KERNEL_ARGUMENTS = "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off random.trust_bootloader=on rdinit=/init"
+KERNEL_ARGUMENTS = (
+    "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off random.trust_bootloader=on rdinit=/init"
+)
 
 
 def run(task: Task) -> Outcome:
@@ -41,7 +43,9 @@ def run(task: Task) -> Outcome:
     try:
         status = int((control / "status").read_text())
     except (OSError, ValueError):
-        raise BenchError(f"the VM ended without the command's exit status\n{_console_tail(control)}") from None
+        raise BenchError(
+            f"the VM ended without the command's exit status\n{_console_tail(control)}"
+        ) from None
     total_s = time.monotonic() - began
     shutil.rmtree(control)
     return Outcome(PLACE, status, boot_s, total_s)
@@ -72,7 +76,8 @@ def _start_script(task: Task) -> str:
 def _qemu(image: Image, control: Path, task: Task) -> list[str]:
     # Nehalem: AVX is 4 to 7 times slower than SSE under emulation. /dev/kvm existing does not mean that it works.
     kvm = os.environ.get("PASCALINE_KVM") == "1"
-    command = ["setpriv", "--pdeathsig", "KILL", "qemu-system-x86_64", "-nodefaults", "-no-reboot", "-display", "none"]
+    command = ["setpriv", "--pdeathsig", "KILL"]  # a VM must not outlive whoever asked for it
+    command += ["qemu-system-x86_64", "-nodefaults", "-no-reboot", "-display", "none"]
     command += ["-machine", "q35,usb=off,smbus=off,sata=off", "-smp", "2", "-m", str(task.memory_mb)]
     command += ["-accel", "kvm", "-cpu", "host"] if kvm else ["-accel", "tcg", "-cpu", "Nehalem"]
     command += ["-kernel", str(image.kernel), "-initrd", str(image.initramfs), "-append", KERNEL_ARGUMENTS]
@@ -88,12 +93,8 @@ def _qemu(image: Image, control: Path, task: Task) -> list[str]:
 
 def _folder(tag: str, path: Path, options: str = "") -> list[str]:
     escaped = str(path).replace(",", ",,")
-    return [
-        "-fsdev",
-        f"local,id={tag},path={escaped},{options}security_model=none,multidevs=remap",
-        "-device",
-        f"virtio-9p-pci,fsdev={tag},mount_tag={tag}",
-    ]
+    backend = f"local,id={tag},path={escaped},{options}security_model=none,multidevs=remap"
+    return ["-fsdev", backend, "-device", f"virtio-9p-pci,fsdev={tag},mount_tag={tag}"]
 
 
 def _wait_for_boot(qemu: subprocess.Popen[bytes], control: Path, began: float) -> float:
@@ -115,7 +116,9 @@ def _wait_for_end(qemu: subprocess.Popen[bytes], control: Path, task: Task) -> N
         if time.monotonic() > deadline:
             if (control / "status").exists():
                 return
-            raise BenchError(f"the command did not end within {task.timeout_s:.0f} s\n{_console_tail(control)}")
+            raise BenchError(
+                f"the command did not end within {task.timeout_s:.0f} s\n{_console_tail(control)}"
+            )
         time.sleep(0.1)
 
 

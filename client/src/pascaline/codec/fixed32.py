@@ -17,13 +17,11 @@ from pascaline.contract import wire
 from pascaline.errors import ConfigurationError
 
 _MAX_EXPONENT = 126
-"""2^126 and 2^-126 are normal float32 numbers: a product with one of them loses nothing that rounding
-would keep.
-"""
+"""2^126 and 2^-126 are normal float32 numbers: a product with one of them loses nothing that rounding would keep."""
 
 
 def exponent(maximum: float, world_size: int) -> int:
-    """K for a chunk whose largest |x| over `world_size` ranks is `maximum` (finite, above 0).
+    """The k of a chunk whose largest |x| over `world_size` ranks is `maximum` (finite, above 0).
 
     M < 2^e gives |value_i| <= 2^(e+k); with k = 30 - ceil(log2 n) - e the sum of n values is at most 2^30 in
     size: it cannot wrap. k reaches 178 for one rank and the smallest denormal, where 2^k itself overflows
@@ -34,7 +32,7 @@ def exponent(maximum: float, world_size: int) -> int:
 
 
 def scale(values: NDArray[Any], k: int, out: NDArray[np.float32]) -> None:
-    """Out = values * 2^k in float32, in two steps where 2^k is no float32; twice as fast as ldexp per element."""
+    """Write values * 2^k to `out`, in two steps where 2^k is no float32 (a third of the time of ldexp)."""
     first = max(-_MAX_EXPONENT, min(_MAX_EXPONENT, k))
     np.multiply(values, np.float32(2.0**first), out=out)
     if k != first:
@@ -67,7 +65,7 @@ class Fixed32:
         return self._scratch[:elems]
 
     def encode(self, values: NDArray[Any], maximum: np.float32, encoded: NDArray[Any]) -> None:
-        """Encoded = round(values * 2^k) as int32; zeros where nothing can be said: M = 0, Inf or NaN."""
+        """Write round(values * 2^k) as int32; zeros where nothing can be said: M = 0, Inf or NaN."""
         if maximum == 0 or not np.isfinite(maximum):
             encoded[:] = 0
             return
@@ -77,7 +75,7 @@ class Fixed32:
         encoded[:] = scaled
 
     def decode(self, encoded: NDArray[Any], maximum: np.float32, values: NDArray[Any]) -> None:
-        """Values = encoded * 2^-k. M = Inf or NaN on any rank makes the whole chunk Inf or NaN: never a
+        """Write encoded * 2^-k to `values`. M = Inf or NaN on any rank makes the whole chunk Inf or NaN: never a
         finite wrong sum.
         """
         if maximum == 0 or not np.isfinite(maximum):

@@ -1,5 +1,4 @@
-"""Who this worker is and whom it joins: arguments first, then the environment that torchrun and the operator
-set.
+"""Who this worker is and whom it joins: arguments first, then the environment that torchrun and the operator set.
 
 Reads the environment only. Errors name the argument and the variable.
 """
@@ -80,9 +79,7 @@ def _integer(
 
 
 def _job_name(env: Mapping[str, str]) -> str:
-    """Torchrun's run id; its default "none" is shared by all runs, so the rendezvous address tells them
-    apart.
-    """
+    """The run id of torchrun; its default "none" is shared by all runs, so the rendezvous address tells them apart."""
     run = env.get("TORCHELASTIC_RUN_ID", "none")
     if run == "none":
         run = f"{env.get('MASTER_ADDR', 'localhost')}:{env.get('MASTER_PORT', '0')}"

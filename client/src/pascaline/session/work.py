@@ -44,8 +44,8 @@ class Work:
         return True
 
     def get_future(self) -> Any:
-        """A torch.futures.Future of the tensor. Callbacks run in the progress thread: keep them short, never
-        wait there.
+        """A torch.futures.Future of the tensor. Callbacks run in the progress thread: keep them short, never wait
+        there.
 
         Chain with `then` and read the value inside: an error then arrives as it was raised.
         """

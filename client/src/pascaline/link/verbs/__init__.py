@@ -1,5 +1,4 @@
-"""The link over RoCEv2: device and GID found, queue pairs made, WRITEs posted. The only room that imports
-pyverbs.
+"""The link over RoCEv2: device and GID found, queue pairs made, WRITEs posted. The only room that imports pyverbs.
 
 Import it when a session is about to join, not before: a machine without pyverbs can still import pascaline.
 """

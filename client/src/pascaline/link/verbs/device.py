@@ -1,5 +1,4 @@
-"""Finds the RDMA port of this worker: a device, its active Ethernet port, and the GID that maps an IPv4
-address.
+"""Finds the RDMA port of this worker: a device, its active Ethernet port, and the GID that maps an IPv4 address.
 
 Reads device state only; creates nothing but the device context. Errors say what is missing and how it is had.
 """

@@ -1,6 +1,4 @@
-"""Registered memory: whole pages that the NIC reads from or writes to, cut into slots. Touches mmap and
-MRs only.
-"""
+"""Registered memory: whole pages that the NIC reads from or writes to, cut into slots. Touches mmap and MRs only."""
 
 from __future__ import annotations
 

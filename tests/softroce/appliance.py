@@ -1,0 +1,133 @@
+"""The real appliance for a test or a demonstration: the installed command, its configuration, its end.
+
+Runs `pascaline-appliance run --config` on app0, waits for its ready line, and insists on a clean stop with exit code 0.
+Everything is looked at from outside: the process, the status socket, the statistics segment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from pascaline_exporter import segment
+
+ADDRESS = "127.0.0.1:4790"
+DATA_ADDRESS = "10.77.0.1"
+START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 30.0
+
+CONFIG = """\
+[data]
+address = "{data_address}/24"
+
+[[port]]
+device = "--vdev=net_af_packet0,iface=app0,framesz=8192,blocksz=131072,framecnt=512,qdisc_bypass=1"
+
+[memory]
+huge_pages = false
+memory_mib = 128
+
+[lanes]
+cores = [1]
+idle_sleep_us = 50  # lane and workers share two CPUs
+
+[limits]
+retransmit_exponent = 14  # rxe acknowledges late under emulation,
+progress_s = 10.0         # and a busy host may stop the whole VM for seconds
+
+[stats]
+path = "{folder}/stats"
+
+[status]
+socket = "{folder}/status.sock"
+"""
+
+
+class Appliance:
+    """Context manager: a running appliance. `folder` takes configuration, log, status socket and statistics."""
+
+    address = ADDRESS
+
+    def __init__(self, folder: Path, environment: dict[str, str] | None = None, config: str = CONFIG) -> None:
+        self.stats_path, self.log_path = folder / "stats", folder / "appliance.log"
+        self._socket_path = folder / "status.sock"
+        config_path = folder / "appliance.toml"
+        config_path.write_text(config.format(folder=folder, data_address=DATA_ADDRESS))
+        command = [str(Path(sys.executable).with_name("pascaline-appliance")), "run", "--verbose"]
+        with self.log_path.open("wb") as log:
+            self._process = subprocess.Popen(
+                [*command, "--config", str(config_path)],
+                env=os.environ | (environment or {}),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self._process.kill()
+            self._process.wait()
+            raise
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while "pascaline-appliance ready" not in self.log():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"the appliance did not start:\n{self.log()}")
+            time.sleep(0.05)
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    def log(self) -> str:
+        """What it has printed."""
+        return self.log_path.read_text(errors="replace")
+
+    def status(self) -> dict[str, Any]:
+        """What `pascaline-appliance status --json` shows, without the seconds that starting Python takes there."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(10)
+            connection.connect(str(self._socket_path))
+            with connection.makefile() as stream:
+                description: dict[str, Any] = json.load(stream)
+        return description
+
+    def counters(self) -> segment.Snapshot:
+        """A look at the statistics segment."""
+        return segment.read(self.stats_path)
+
+    def job(self, name: str) -> segment.JobCounters:
+        """The counters of one job."""
+        return next(job for job in self.counters().jobs if job.name == name)
+
+    def stop(self) -> None:
+        """SIGTERM; anything but exit code 0 in time is an error."""
+        died = self._process.poll()
+        assert died is None, f"the appliance has died with exit code {died}:\n{self.log()}"
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            code = self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            raise AssertionError(
+                f"the appliance did not stop within {STOP_TIMEOUT_S:.0f} s:\n{self.log()}"
+            ) from None
+        assert code == 0, f"the appliance stopped with exit code {code}:\n{self.log()}"
+
+    def __enter__(self) -> Appliance:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
