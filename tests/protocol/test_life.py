@@ -6,7 +6,8 @@ import pytest
 
 from . import wire
 from .hosts import arp_reply, arp_request
-from .rack import PROBE_IMM, PROGRESS_NS, RETRANSMIT_NS, acks, ints, results
+from .rack import PROGRESS_NS, RETRANSMIT_NS, acks, ints, results
+from .worker import PROBE_IMM
 
 SECOND_NS = 1_000_000_000
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from . import wire
-from .rack import PROGRESS_NS, RETRANSMIT_NS, Rack, Worker, ints, results
+from .rack import PROGRESS_NS, RETRANSMIT_NS, Rack, ints, results
 from .wire import PSN_MASK
+from .worker import Worker
 
 NAK_SEQUENCE = 0x60
 
