@@ -34,7 +34,7 @@ def explore(rules: Rules) -> int:
 
 
 def _trace(came_from: dict[State, tuple[State, str] | None], state: State) -> str:
-    """Steps from the start, one a line. Ranks are renumbered as they are sorted, so numbers name roles, not identities."""
+    """Steps from the start, one a line. Ranks are renumbered as they are sorted: a number is a place, not a name."""
     steps: list[str] = []
     while (link := came_from[state]) is not None:
         state, step = link

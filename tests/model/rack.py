@@ -2,8 +2,8 @@
 rank death and leave, as DESIGN.md states the rules. Written from the rules, not from the code; touches nothing else.
 
 What is abstracted: a contribution arrives in two halves (begun, whole); a result lands whole, in order, any time after
-it was sent; an ACK may be late for ever; at most one result frame is held by a port at a time, and it reads the slot when
-it leaves. Ranks are interchangeable, so a state is stored with its ranks sorted.
+it was sent; an ACK may be late for ever; at most one result frame is held by a port at a time, and it reads the slot
+when it leaves. Ranks are interchangeable, so a state is stored with its ranks sorted.
 """
 
 from __future__ import annotations
