@@ -62,8 +62,7 @@ void psc_publish_results(struct psc_lane *lane)
     for (uint32_t i = 0; i < lane->publishable_count; i++) {
         struct psc_job_pool *pool = lane->publishable[i];
         pool->publishable = false;
-        if (pool->job->state == PSC_JOB_RUNNING)
-            publish_pool(lane, pool);
+        publish_pool(lane, pool);
     }
     lane->publishable_count = 0;
 }

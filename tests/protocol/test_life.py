@@ -6,7 +6,8 @@ import pytest
 
 from . import wire
 from .hosts import arp_reply, arp_request
-from .rack import PROBE_IMM, PROGRESS_NS, RETRANSMIT_NS, acks, ints, results
+from .rack import PROGRESS_NS, RETRANSMIT_NS, acks, ints, results
+from .worker import PROBE_IMM
 
 SECOND_NS = 1_000_000_000
 
@@ -155,6 +156,17 @@ def test_a_rank_that_has_not_begun_is_named_once_per_round(make_rack):
     assert [(e.kind, e.round, e.ranks) for e in rack.events()] == [("waiting", 1, 0b011)]
 
 
+def test_a_rank_is_not_waited_for_before_it_could_have_begun(rack):
+    a, b = rack.workers()
+    rack.run([*a.write(0, ints(1)), *a.write(1, ints(1))])
+    rack.poll(after_ns=PROGRESS_NS - 1)
+    rack.run(b.write(0, ints(1)))
+    rack.poll(after_ns=PROGRESS_NS - 1)
+    assert rack.events() == [], "round 1 waits since round 0 was complete"
+    rack.poll(after_ns=RETRANSMIT_NS)
+    assert [(e.kind, e.round, e.ranks) for e in rack.events()] == [("waiting", 1, 0b10)]
+
+
 def test_waiting_is_told_again_when_a_slot_is_used_again(make_rack):
     rack = make_rack(window=1)
     a, b = rack.workers()
@@ -232,6 +244,14 @@ def test_leaving_a_round_that_another_rank_has_begun_is_a_fault(rack):
     assert rack.fault().fault == "rank_left"
 
 
+def test_a_fault_is_told_once(make_rack):
+    rack = make_rack(pools=2)
+    rack.poll(*rack.workers(pool=0)[1].write(0, ints(1)), *rack.workers(pool=1)[1].write(0, ints(1)))
+    leave(rack, 0, 0, 0)
+    assert rack.fault().fault == "rank_left", "both pools wait for the rank"
+    assert rack.jobs[0].stats.faults == 1
+
+
 def test_a_rank_that_left_is_still_acknowledged_but_not_executed(rack):
     a, b = rack.workers()
     (packet,) = a.write(0, ints(1))
@@ -268,12 +288,23 @@ def test_detach_stops_at_once_and_is_answered_when_nothing_is_held(rack):
     assert rack.apply("DETACH", rack.jobs[0])
     assert rack.stats.qps == 0
     assert rack.poll(*a.write(1, ints(1)), after_ns=2 * RETRANSMIT_NS) == []
+    rack.poll(after_ns=RETRANSMIT_NS)
     assert rack.drops() == {"unknown_qp": 1} and rack.events() == []
     rack.release()
     rack.poll(after_ns=RETRANSMIT_NS)
     assert [e.kind for e in rack.events()] == ["detached"]
     assert rack.stats.slots == 0
     assert not rack.apply("DETACH", rack.jobs[0])
+
+
+def test_after_detach_nobody_is_asked_for(make_rack):
+    rack = make_rack(connected=False)
+    rack.connect(rack.workers()[0])
+    rack.poll()
+    assert len(rack.other) == 1
+    rack.detach(rack.jobs[0])
+    rack.poll(after_ns=SECOND_NS)
+    assert len(rack.other) == 1
 
 
 def test_detach_with_everything_owed_and_unsent(rack):

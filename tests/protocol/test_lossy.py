@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 
 from . import wire
-from .rack import RETRANSMIT_NS, Array, Rack, Worker, distance, results
+from .rack import RETRANSMIT_NS, Rack, results
 from .wire import PSN_MASK, Packet
+from .worker import Array, Worker, distance
 
 SEEDS = int(os.environ.get("PSC_LOSSY_SEEDS", "300"))
 STEP_NS = 20_000

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from . import wire
-from .rack import MTU, PROBE_IMM, SUM_F32, SUM_I32, acks, ints, results
+from .rack import MTU, acks, ints, results
 from .wire import PSN_MASK
+from .worker import PROBE_IMM, SUM_F32, SUM_I32
 
 ACK, NAK_SEQUENCE, NAK_INVALID, NAK_ACCESS = 0x1F, 0x60, 0x61, 0x62
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from . import wire
-from .rack import MAX_F32, MTU, SUM_F32, SUM_I32, Array, ints, results
+from .rack import MTU, ints, results
+from .worker import MAX_F32, SUM_F32, SUM_I32, Array
 
 
 def contributions(op: int, ranks: int, elems: int) -> list[Array]:
