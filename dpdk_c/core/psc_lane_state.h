@@ -79,7 +79,7 @@ void psc_count_emit(struct psc_lane *lane, const struct psc_emit *emit);
 void psc_receive_frame(struct psc_lane *lane, const struct psc_frame *frame, struct psc_outbox *out);
 enum psc_drop psc_receive_request(struct psc_lane *lane, struct psc_qp *qp, const struct psc_packet *packet);
 enum psc_drop psc_receive_response(struct psc_lane *lane, struct psc_qp *qp, const struct psc_packet *packet);
-/* Books the results that the rank's requester has seen acknowledged. */
+/* Books the results that the rank's requester has seen acknowledged, in whatever way, and lets it go on. */
 void psc_settle_acknowledged(struct psc_lane *lane, struct psc_qp *qp);
 
 /* psc_publish.c: results out. */
