@@ -43,6 +43,7 @@ struct psc_lane {
     uint64_t turn_ns;            /* when the last turn began */
     uint64_t sweep_ns;           /* when the clocks are to be judged next */
     uint32_t catching_up_frames; /* after a pause: frames to read before clocks are judged again */
+    uint64_t catch_up_end_ns;    /* but no later than this */
 
     struct psc_qp *qps[PSC_LANE_QPS]; /* by the index in the QPN; NULL: unknown */
     struct psc_job *jobs;

@@ -174,6 +174,14 @@ def test_after_a_pause_what_was_received_is_read_before_timers_are_judged(rack):
     assert rack.stats.timeouts == 0
 
 
+def test_pause_after_pause_does_not_stop_the_clocks(rack):
+    published(rack)
+    for _ in range(PROGRESS_NS // RETRANSMIT_NS):
+        rack.now_ns += 2 * RETRANSMIT_NS
+        rack.feed(bytes(60))  # somebody else's
+    assert rack.fault().fault == "retry_exceeded"
+
+
 # ---- NAK 60. ----
 
 
