@@ -163,6 +163,12 @@ void psc_detach_when_unheld(struct psc_lane *lane)
     }
 }
 
+/* The command has crossed the FAULT on its way: no mistake of the control core. */
+static bool answered_by_fault(const struct psc_job *job)
+{
+    return job->state == PSC_JOB_FAULTED;
+}
+
 bool psc_lane_apply(struct psc_lane *lane, const struct psc_command *command, uint64_t now_ns)
 {
     lane->now_ns = now_ns;
@@ -170,9 +176,9 @@ bool psc_lane_apply(struct psc_lane *lane, const struct psc_command *command, ui
     case PSC_CMD_ATTACH:
         return attach(lane, command->job);
     case PSC_CMD_CONNECT:
-        return connect_qp(lane, command->job, &command->qp);
+        return answered_by_fault(command->job) || connect_qp(lane, command->job, &command->qp);
     case PSC_CMD_LEAVE:
-        return leave(lane, command->job, command->rank, command->received);
+        return answered_by_fault(command->job) || leave(lane, command->job, command->rank, command->received);
     case PSC_CMD_DETACH:
         return detach(lane, command->job);
     }

@@ -279,6 +279,18 @@ def test_leave_covers_all_pools(make_rack):
     assert [e.kind for e in rack.events()] == ["left"]
 
 
+def test_what_crosses_the_fault_on_its_way_is_not_refused(make_rack):
+    rack = make_rack(connected=False)
+    a, b = rack.workers()
+    rack.connect(a)
+    rack.feed(arp_reply(a.ip, a.mac))
+    rack.poll(a.write(1, ints(1))[0])
+    assert rack.fault().fault == "round_mismatch"
+    leave(rack, 0, 0)
+    assert rack.connect(b)
+    assert rack.poll() == [] and rack.events() == [] and rack.stats.qps == 1
+
+
 def test_an_impossible_leave_is_refused(rack):
     assert not rack.apply("LEAVE", rack.jobs[0], rank=2)
     leave(rack, 1, 0)
