@@ -122,6 +122,10 @@ static bool detach(struct psc_lane *lane, struct psc_job *job)
 {
     if (job->state != PSC_JOB_RUNNING && job->state != PSC_JOB_FAULTED)
         return false;
+    /* Not everyone has left, so the control core ends it: a lost connection, a straggler, a stop. */
+    if (job->state == PSC_JOB_RUNNING && __builtin_popcountll(job->left_ranks) < (int)job->spec.world_size &&
+        job->spec.stats)
+        job->spec.stats->faults++;
     job->state = PSC_JOB_DETACHING;
     for (uint32_t i = 0; i < PSC_LANE_QPS; i++) {
         struct psc_qp *qp = lane->qps[i];

@@ -315,6 +315,18 @@ def test_detach_stops_at_once_and_is_answered_when_nothing_is_held(rack):
     assert not rack.apply("DETACH", rack.jobs[0])
 
 
+@pytest.mark.parametrize(("end", "faults"), [("left", 0), ("lost", 1), ("faulted", 1)])
+def test_an_epoch_that_ends_before_everyone_has_left_counts_as_a_fault(rack, end, faults):
+    a, _ = rack.workers()
+    if end == "left":
+        leave(rack, 0, 0)
+        leave(rack, 1, 0)
+    if end == "faulted":
+        rack.poll(a.write(1, ints(1))[0])
+    rack.detach(rack.jobs[0])
+    assert rack.jobs[0].stats.faults == faults
+
+
 def test_detach_with_everything_owed_and_unsent(rack):
     a, b = rack.workers()
     rack.poll(*a.write(0, ints(1)), *b.write(0, ints(1)), max_emits=0)
