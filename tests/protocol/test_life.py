@@ -233,7 +233,12 @@ def test_what_a_leaving_rank_has_makes_room_for_what_it_lacks(make_rack):
     while results(out, b):  # all of a's ACKs are lost
         out = rack.poll(*(reply for p in results(out, b) for reply in b.receive(p)))
     leave(rack, 0, 1)
-    assert [p.opcode for p in results(rack.poll(), a)] == [wire.FIRST, wire.MIDDLE, wire.MIDDLE, wire.LAST_IMM]
+    assert [p.opcode for p in results(rack.poll(), a)] == [
+        wire.FIRST,
+        wire.MIDDLE,
+        wire.MIDDLE,
+        wire.LAST_IMM,
+    ]
 
 
 def test_a_claim_to_have_what_was_never_sent_acknowledges_nothing(rack):
