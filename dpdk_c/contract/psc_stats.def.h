@@ -27,7 +27,7 @@ enum psc_drop {
     PSC_DROP_OPCODE = 10, /* no row in the opcode table */
     PSC_DROP_BTH = 11,    /* transport version, pad without payload, or length against header and pad */
     PSC_DROP_UNKNOWN_QP = 12,
-    PSC_DROP_QP_STATE = 13,     /* the QP is not in RTR or RTS */
+    PSC_DROP_QP_STATE = 13,     /* the QP is not in RTR or RTS, or its rank has left */
     PSC_DROP_FOREIGN_PEER = 14, /* source address is not the QP's peer */
     PSC_DROP_P_KEY = 15,
     PSC_DROP_ICRC = 16,
@@ -36,7 +36,7 @@ enum psc_drop {
     PSC_DROP_REFUSED = 19,   /* request that was answered by a fatal NAK */
     PSC_DROP_STALE_ACK = 20, /* ACK or NAK outside [oldest unacknowledged, highest sent] */
     PSC_DROP_RESERVED_SYNDROME = 21,
-    PSC_DROP_NO_BUFFER = 22, /* an mbuf or an emit could not be had */
+    PSC_DROP_NO_BUFFER = 22, /* an mbuf or an emit could not be had, or the slot is still lent to the port */
     PSC_DROP_COUNT = 23
 };
 

@@ -7,9 +7,11 @@
 
 void psc_start_turn(struct psc_lane *lane, uint64_t now_ns)
 {
-    if (now_ns - lane->turn_ns >
-        lane->config.retransmit_ns) /* the lane was not run: every timer looks expired */
+    if (now_ns - lane->turn_ns > lane->config.retransmit_ns) { /* not run: every timer looks expired */
+        if (lane->catching_up_frames == 0)
+            lane->catch_up_end_ns = now_ns + lane->config.progress_ns / 4;
         lane->catching_up_frames = CATCH_UP_FRAMES;
+    }
     lane->turn_ns = lane->now_ns = now_ns;
 }
 
@@ -84,8 +86,9 @@ static void judge_job(struct psc_lane *lane, struct psc_job *job)
 
 void psc_judge_clocks(struct psc_lane *lane, uint32_t received, struct psc_outbox *out)
 {
-    /* After a pause the answers that a timer waits for may stand in the RX ring: read it empty first. */
-    if (received > 0 && lane->catching_up_frames > received) {
+    /* After a pause the answers that a timer waits for may stand in the RX ring: read it empty first. Where
+     * pause follows pause, the clocks are judged all the same, if late. */
+    if (received > 0 && lane->catching_up_frames > received && lane->now_ns < lane->catch_up_end_ns) {
         lane->catching_up_frames -= received;
         return;
     }

@@ -122,6 +122,10 @@ static bool detach(struct psc_lane *lane, struct psc_job *job)
 {
     if (job->state != PSC_JOB_RUNNING && job->state != PSC_JOB_FAULTED)
         return false;
+    /* Not everyone has left, so the control core ends it: a lost connection, a straggler, a stop. */
+    if (job->state == PSC_JOB_RUNNING && __builtin_popcountll(job->left_ranks) < (int)job->spec.world_size &&
+        job->spec.stats)
+        job->spec.stats->faults++;
     job->state = PSC_JOB_DETACHING;
     for (uint32_t i = 0; i < PSC_LANE_QPS; i++) {
         struct psc_qp *qp = lane->qps[i];
@@ -163,6 +167,12 @@ void psc_detach_when_unheld(struct psc_lane *lane)
     }
 }
 
+/* The command has crossed the FAULT on its way: no mistake of the control core. */
+static bool answered_by_fault(const struct psc_job *job)
+{
+    return job->state == PSC_JOB_FAULTED;
+}
+
 bool psc_lane_apply(struct psc_lane *lane, const struct psc_command *command, uint64_t now_ns)
 {
     lane->now_ns = now_ns;
@@ -170,9 +180,9 @@ bool psc_lane_apply(struct psc_lane *lane, const struct psc_command *command, ui
     case PSC_CMD_ATTACH:
         return attach(lane, command->job);
     case PSC_CMD_CONNECT:
-        return connect_qp(lane, command->job, &command->qp);
+        return answered_by_fault(command->job) || connect_qp(lane, command->job, &command->qp);
     case PSC_CMD_LEAVE:
-        return leave(lane, command->job, command->rank, command->received);
+        return answered_by_fault(command->job) || leave(lane, command->job, command->rank, command->received);
     case PSC_CMD_DETACH:
         return detach(lane, command->job);
     }

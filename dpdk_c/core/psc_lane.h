@@ -120,7 +120,8 @@ void psc_job_free(struct psc_job *job);
 enum psc_command_kind {
     PSC_CMD_ATTACH = 1, /* job */
     PSC_CMD_CONNECT,    /* job, qp: resolves the peer's MAC, then RTS; answered by CONNECTED or FAULT */
-    PSC_CMD_LEAVE,  /* job, rank, received[]: answered by LEFT when every rank has every complete result */
+    PSC_CMD_LEAVE,      /* job, rank, received[]: answered by LEFT when every rank has every complete result,
+                           or by FAULT */
     PSC_CMD_DETACH, /* job: stop at once; answered by DETACHED when no mbuf points into its slots any more */
 };
 struct psc_command {

@@ -43,6 +43,7 @@ struct psc_lane {
     uint64_t turn_ns;            /* when the last turn began */
     uint64_t sweep_ns;           /* when the clocks are to be judged next */
     uint32_t catching_up_frames; /* after a pause: frames to read before clocks are judged again */
+    uint64_t catch_up_end_ns;    /* but no later than this */
 
     struct psc_qp *qps[PSC_LANE_QPS]; /* by the index in the QPN; NULL: unknown */
     struct psc_job *jobs;
@@ -79,7 +80,7 @@ void psc_count_emit(struct psc_lane *lane, const struct psc_emit *emit);
 void psc_receive_frame(struct psc_lane *lane, const struct psc_frame *frame, struct psc_outbox *out);
 enum psc_drop psc_receive_request(struct psc_lane *lane, struct psc_qp *qp, const struct psc_packet *packet);
 enum psc_drop psc_receive_response(struct psc_lane *lane, struct psc_qp *qp, const struct psc_packet *packet);
-/* Books the results that the rank's requester has seen acknowledged. */
+/* Books the results that the rank's requester has seen acknowledged, in whatever way, and lets it go on. */
 void psc_settle_acknowledged(struct psc_lane *lane, struct psc_qp *qp);
 
 /* psc_publish.c: results out. */

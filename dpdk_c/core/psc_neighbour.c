@@ -68,7 +68,7 @@ void psc_neighbour_connect(struct psc_lane *lane, struct psc_qp *qp)
         ready_to_send(lane, qp);
         return;
     }
-    if (neighbour->known) { /* too old to trust: ask again */
+    if (neighbour->known || neighbour->asked == ASK_TIMES) { /* too old to trust, or given up: ask again */
         neighbour->known = false;
         neighbour->asked = 0;
     }

@@ -15,6 +15,7 @@ void psc_settle_acknowledged(struct psc_lane *lane, struct psc_qp *qp)
     uint64_t tag;
 
     while (psc_requester_pop(&qp->requester, &tag)) {
+        psc_want_to_send(lane, qp); /* the window may have opened */
         if (tag == PSC_TAG_PROBE)
             note_probe(lane, qp);
         else
@@ -51,6 +52,6 @@ enum psc_drop psc_receive_response(struct psc_lane *lane, struct psc_qp *qp, con
         return PSC_DROP_NONE;
     }
     psc_settle_acknowledged(lane, qp);
-    psc_want_to_send(lane, qp); /* the window has opened, or the cursor has gone back */
+    psc_want_to_send(lane, qp); /* part of a message may be acknowledged, or the cursor gone back */
     return PSC_DROP_NONE;
 }

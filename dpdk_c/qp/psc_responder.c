@@ -1,5 +1,5 @@
 /* qp/: the responder. Each check is one rule of the RC responder; the chain of them is in core/psc_request.c.
- * Only the outcomes at the end change state. */
+ * The checks change nothing: state changes where a PSN is placed and in the outcomes at the end. */
 #include "psc_responder.h"
 
 #include "psc_psn.h"

@@ -76,6 +76,23 @@ def test_no_arp_answer_is_a_fault(make_rack):
     assert len(rack.other) == 10
 
 
+def test_who_did_not_answer_once_is_asked_again_for_the_next_job(make_rack):
+    """Both hosts stand behind the gateway; the first job, which is in RTS, keeps it in the table."""
+    rack = make_rack(connected=False, subnet="10.0.1")
+    rack.connect(rack.workers()[0])
+    rack.feed(arp_reply("10.0.0.254", "02:00:00:00:00:fe"))
+    rack.now_ns += 61 * SECOND_NS
+    for job in (1, 2):
+        rack.other.clear()
+        rack.add_job(subnet="10.0.1")
+        rack.connect(rack.workers(job)[0])
+        rack.events()
+        for _ in range(11):
+            assert not rack.events(), "not given up before"
+            rack.poll(after_ns=100_000_000)
+        assert len(rack.other) == 10 and rack.fault().fault == "unreachable"
+
+
 def test_a_worker_s_new_mac_is_followed(rack):
     a, _ = rack.workers()
     rack.feed(arp_reply(a.ip, "02:00:00:00:01:77"))
@@ -221,6 +238,21 @@ def test_leave_with_a_result_missing_is_answered_after_its_delivery(rack):
     assert [(e.kind, e.rank) for e in rack.events()] == [("left", 0)]
 
 
+def test_what_a_leaving_rank_has_makes_room_for_what_it_lacks(make_rack):
+    rack = make_rack(max_unacked=4)
+    a, b = rack.workers()
+    out = rack.poll(*(p for r in range(2) for w in (a, b) for p in w.write(r, ints(4))))
+    while results(out, b):  # all of a's ACKs are lost
+        out = rack.poll(*(reply for p in results(out, b) for reply in b.receive(p)))
+    leave(rack, 0, 1)
+    assert [p.opcode for p in results(rack.poll(), a)] == [
+        wire.FIRST,
+        wire.MIDDLE,
+        wire.MIDDLE,
+        wire.LAST_IMM,
+    ]
+
+
 def test_a_claim_to_have_what_was_never_sent_acknowledges_nothing(rack):
     a, b = rack.workers()
     rack.poll(*a.write(0, ints(1)), *b.write(0, ints(1)), max_emits=2)  # the two ACKs
@@ -272,6 +304,18 @@ def test_leave_covers_all_pools(make_rack):
     assert [e.kind for e in rack.events()] == ["left"]
 
 
+def test_what_crosses_the_fault_on_its_way_is_not_refused(make_rack):
+    rack = make_rack(connected=False)
+    a, b = rack.workers()
+    rack.connect(a)
+    rack.feed(arp_reply(a.ip, a.mac))
+    rack.poll(a.write(1, ints(1))[0])
+    assert rack.fault().fault == "round_mismatch"
+    leave(rack, 0, 0)
+    assert rack.connect(b)
+    assert rack.poll() == [] and rack.events() == [] and rack.stats.qps == 1
+
+
 def test_an_impossible_leave_is_refused(rack):
     assert not rack.apply("LEAVE", rack.jobs[0], rank=2)
     leave(rack, 1, 0)
@@ -305,6 +349,18 @@ def test_after_detach_nobody_is_asked_for(make_rack):
     rack.detach(rack.jobs[0])
     rack.poll(after_ns=SECOND_NS)
     assert len(rack.other) == 1
+
+
+@pytest.mark.parametrize(("end", "faults"), [("left", 0), ("lost", 1), ("faulted", 1)])
+def test_an_epoch_that_ends_before_everyone_has_left_counts_as_a_fault(rack, end, faults):
+    a, _ = rack.workers()
+    if end == "left":
+        leave(rack, 0, 0)
+        leave(rack, 1, 0)
+    if end == "faulted":
+        rack.poll(a.write(1, ints(1))[0])
+    rack.detach(rack.jobs[0])
+    assert rack.jobs[0].stats.faults == faults
 
 
 def test_detach_with_everything_owed_and_unsent(rack):

@@ -176,6 +176,14 @@ def test_after_a_pause_what_was_received_is_read_before_timers_are_judged(rack):
     assert rack.stats.timeouts == 0
 
 
+def test_pause_after_pause_does_not_stop_the_clocks(rack):
+    published(rack)
+    for _ in range(PROGRESS_NS // RETRANSMIT_NS):
+        rack.now_ns += 2 * RETRANSMIT_NS
+        rack.feed(bytes(60))  # somebody else's
+    assert rack.fault().fault == "retry_exceeded"
+
+
 # ---- NAK 60. ----
 
 
@@ -271,3 +279,19 @@ def test_round_r_plus_w_acknowledges_result_r(rack):
     assert rack.stats.retransmitted_packets == 1, "result 1 was sent again before round 3 came"
     assert acknowledge(rack, a, sent[0].psn) == []
     assert rack.drops() == {"stale_ack": 1}, "the real ACK is late, and no error"
+
+
+def unacknowledged(rack: Rack) -> Worker:
+    """Two results of a whole window each for a, whose ACKs are all lost: the second cannot be sent. b has both."""
+    a, b = rack.workers()
+    out = rack.poll(*(p for r in range(2) for w in (a, b) for p in w.write(r, ints(4))))
+    while results(out, b):
+        out = rack.poll(*(reply for p in results(out, b) for reply in b.receive(p)))
+    return a
+
+
+def test_a_result_acknowledged_by_a_contribution_opens_the_window(make_rack):
+    rack = make_rack(max_unacked=4)
+    a = unacknowledged(rack)
+    sent = results(rack.poll(a.write(2, ints(4))[0]), a)
+    assert [(p.psn - a.appliance_psn) & PSN_MASK for p in sent] == [4, 5, 6, 7]
