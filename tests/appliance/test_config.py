@@ -70,3 +70,15 @@ def test_a_missing_table_is_named(tmp_path: Path) -> None:
     path.write_text("")
     with pytest.raises(ConfigError, match=r"data is missing; port is missing"):
         load_config(path)
+
+
+def test_a_number_without_an_end_is_refused(tmp_path: Path) -> None:
+    """JSON has no infinity: a worker would be offered null."""
+    path = tmp_path / "endless.toml"
+    path.write_text(
+        toml({**tables(tmp_path), "limits": {}}).replace("[limits]", "[limits]\nstraggler_timeout_s = inf")
+    )
+    with pytest.raises(
+        ConfigError, match=r"limits\.straggler_timeout_s = inf: Input should be a finite number"
+    ):
+        load_config(path)

@@ -110,6 +110,7 @@ def until_joined(rack: Rack, control: Control) -> None:
         ('{"type": "leave", "received": []}', ""),
         ('{"type": "sing"}', "sing"),
         ("[1]", "should be an object"),
+        ("[" * 60000, "Invalid JSON"),
     ],
 )
 def test_a_first_message_that_is_no_join(rack: Rack, text: str, reason: str) -> None:

@@ -25,6 +25,13 @@ class Doubling:
     """A session of "two ranks" that hold the same gradients; or one whose works end otherwise."""
 
     world_size = 1
+    left = closed = False
+
+    def leave(self) -> None:
+        self.left = True
+
+    def close(self) -> None:
+        self.closed = True
 
     def __init__(self, ending: str = "sum") -> None:
         self.ending = ending
@@ -101,6 +108,31 @@ def test_the_idiom_of_pytorch_works_too() -> None:
     model.register_comm_hook(state, pascaline.torch.pascaline_hook)
     model(torch.ones(1, 2)).sum().backward()
     assert session.lengths == [6]
+
+
+def test_a_session_that_was_given_stays_its_owner_s_to_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = Doubling()
+    with pytest.raises(ZeroDivisionError), pascaline.torch.PascalineState(session=cast(Session, shared)):
+        raise ZeroDivisionError
+    with pascaline.torch.PascalineState(session=cast(Session, shared)) as state:
+        state.close()
+    assert (shared.left, shared.closed) == (False, False)
+
+    own: list[Doubling] = []
+    monkeypatch.setattr("pascaline.torch.state.Session", lambda **_: own.append(Doubling()) or own[-1])
+    with pascaline.torch.PascalineState():
+        pass
+    with pytest.raises(ZeroDivisionError), pascaline.torch.PascalineState():
+        raise ZeroDivisionError
+    assert [(session.left, session.closed) for session in own] == [(True, False), (False, True)]
+
+
+def test_a_model_that_has_a_hook_already_leaves_no_session_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, own = model_with(Doubling()), Doubling()
+    monkeypatch.setattr("pascaline.torch.state.Session", lambda **_: own)
+    with pytest.raises(RuntimeError, match="can only be called once"):
+        pascaline.torch.register(model)
+    assert own.closed
 
 
 def test_a_bucket_of_another_dtype_is_refused_before_anything_is_sent() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -147,6 +148,15 @@ def test_only_a_live_segment_of_our_version_is_up(
 def test_without_a_segment_it_serves_up_0_and_says_what_to_do(exporter: Exporter) -> None:
     assert exporter.value(UP) == 0
     assert "is the appliance running here" in exporter.log.read_text()
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo], ids=["folder", "pipe"])
+def test_a_path_that_is_no_file_neither_fails_nor_hangs_a_scrape(
+    make, stats_path: Path, exporter: Exporter
+) -> None:
+    make(stats_path)
+    assert exporter.value(UP) == 0
+    assert f"{stats_path} is not a file: let --stats name" in exporter.log.read_text()
 
 
 def test_sigterm_ends_it_cleanly(exporter: Exporter) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from pascaline_appliance.config import Status, load_config
-from pascaline_appliance.errors import ApplianceError
+from pascaline_appliance.errors import ApplianceError, DataPlaneStartError
 from pascaline_appliance.status_server import ask
 
 DEFAULT_SOCKET = Path(Status().socket)
@@ -39,7 +39,12 @@ def run(
     logging.getLogger("websockets").setLevel(logging.CRITICAL)
     settings = load_config(config)
     # Loads the data plane: a wrong configuration is told even where the library does not load.
-    from pascaline_appliance import service
+    try:
+        from pascaline_appliance import service
+    except ImportError as error:
+        raise DataPlaneStartError(
+            f"the data plane does not load ({error}): build or install libpascaline, then reinstall pascaline-appliance"
+        ) from error
 
     service.run(settings)
 

@@ -19,7 +19,7 @@ Window = Literal[1, 2, 4, 8, 16, 32, 64, 128]
 
 
 class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class Control(_Table):

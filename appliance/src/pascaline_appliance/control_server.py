@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 OUTBOX_MESSAGES = 256
 """A worker that lets this many messages pile up is as good as lost."""
 FIRST_MESSAGE_S = 30.0
+SILENCE_SHARE = 0.7
+"""Of the deadline: for so long a worker's kernel, not its process, may be silent. Ours looks once a second."""
 LAST_MESSAGE_S = 2.0
 """For the last message to leave, and for the closing handshake."""
 
@@ -147,7 +149,7 @@ class ControlServer:
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             where = ".".join(str(part) for part in first["loc"])
-            await connection.close(1008, f"{where}: {first['msg']}"[:120])
+            await connection.close(1008, _close_reason(f"{where}: {first['msg']}"))
         except Exception:
             log.exception("a worker's connection failed")
             await connection.close(1011, "internal error of the appliance")
@@ -160,8 +162,11 @@ class ControlServer:
     def _configure(self, connection: ServerConnection) -> None:
         """A dead peer ends the connection within the deadline; small messages leave at once."""
         raw = connection.transport.get_extra_info("socket")
-        user_timeout_ms = int(self._config.limits.deadline_s * 1000)
-        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, user_timeout_ms)
+        silence_ms = int(SILENCE_SHARE * self._config.limits.deadline_s * 1000)
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, silence_ms)
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     async def _converse(self, connection: ServerConnection, worker: WorkerConnection) -> None:
@@ -192,11 +197,16 @@ class ControlServer:
             self._registry.refuse_member(worker, Refusal("budget", str(error)))
 
 
+def _close_reason(text: str) -> str:
+    """As much of `text`, whose letters may be the peer's, as a close frame has room for."""
+    return text.encode()[:120].decode(errors="ignore")
+
+
 def _parse_join(text: str | bytes) -> Join:
     """The first message. Versions are compared before anything else, since another version may have other fields."""
     try:
         fields = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         fields = None
     if isinstance(fields, dict) and fields.get("type") == "join":
         admission.check_versions(fields.get("control_version"), fields.get("wire_version"))

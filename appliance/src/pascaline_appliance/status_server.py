@@ -60,9 +60,13 @@ def ask(path: Path) -> dict[str, Any]:
             connection.connect(str(path))
             while part := connection.recv(65536):
                 text += part
+        description: dict[str, Any] = json.loads(text)
     except OSError as error:
         raise NotRunningError(
             f"no appliance answers at {path} ({error.strerror or error}): is it running, and is this its status.socket?"
         ) from error
-    description: dict[str, Any] = json.loads(text)
+    except ValueError as error:
+        raise NotRunningError(
+            f"what answers at {path} broke off after {len(text)} bytes: the appliance is being stopped, see its log"
+        ) from error
     return description

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import stat
 import time
 from dataclasses import dataclass
 from importlib import resources
@@ -99,7 +100,8 @@ class Snapshot:
 def read(path: Path) -> Snapshot:
     """One look at the segment at `path`. Raises SegmentError unless a live appliance writes it."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # Non-blocking: a path that names a pipe must not hang the scrape.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise SegmentError(
             "absent",
@@ -107,7 +109,12 @@ def read(path: Path) -> Snapshot:
             "--stats name the path that its configuration names?",
         ) from None
     try:
-        size_bytes = os.fstat(descriptor).st_size
+        status = os.fstat(descriptor)
+        size_bytes = status.st_size
+        if not stat.S_ISREG(status.st_mode):
+            raise SegmentError(
+                "foreign", f"{path} is not a file: let --stats name the appliance's stats.path"
+            )
         if size_bytes < _HEADER_BYTES:
             raise SegmentError(
                 "foreign", f"{path} has {size_bytes} bytes, a statistics segment has at least {_HEADER_BYTES}"

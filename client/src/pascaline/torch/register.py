@@ -37,7 +37,11 @@ def register(
         codec = session_options.get("codec", "f32")
         session_options.setdefault("plan", fingerprint(ddp_model.module, codec))
     state = PascalineState(ddp_model.process_group, session, **session_options)
-    ddp_model.register_comm_hook(state, pascaline_hook)
+    try:
+        ddp_model.register_comm_hook(state, pascaline_hook)
+    except BaseException:  # the model has a hook already: nobody would ever leave
+        state.close()
+        raise
     return state
 
 

@@ -16,9 +16,9 @@ from pascaline.session.work import Work
 class PascalineState:
     """Joins the job that `process_group` is (None: the default group, else what torchrun's environment says).
 
-    `session` is one that is already joined; otherwise `session_options` are Session's arguments and the
-    state's session leaves with the state: use it as a context manager, call `leave`, or let the interpreter's
-    exit do it.
+    `session` is one that is already joined: several states may share it, and it stays its owner's to leave.
+    Otherwise `session_options` are Session's arguments and the state's session leaves with the state: use it as
+    a context manager, call `leave`, or let the interpreter's exit do it.
     """
 
     def __init__(
@@ -32,6 +32,7 @@ class PascalineState:
                 f"a session is given: it cannot be joined again with {sorted(session_options)}"
             )
         ranks = _ranks(process_group)
+        self._owns_session = session is None
         if session is None:
             session = Session(**{**ranks, **session_options})
         elif ranks and session.world_size != ranks["world_size"]:
@@ -64,12 +65,14 @@ class PascalineState:
                 launched.wait()
 
     def leave(self) -> None:
-        """Leave the job: every rank keeps its results."""
-        self.session.leave()
+        """Leave the job, unless the session was given: every rank keeps its results."""
+        if self._owns_session:
+            self.session.leave()
 
     def close(self) -> None:
-        """Abort: the other ranks' rounds fail."""
-        self.session.close()
+        """Abort, unless the session was given: the other ranks' rounds fail."""
+        if self._owns_session:
+            self.session.close()
 
     def __enter__(self) -> Self:
         return self
@@ -77,7 +80,10 @@ class PascalineState:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.session.__exit__(kind, error, traceback)
+        if kind is None:
+            self.leave()
+        else:
+            self.close()
 
 
 def _ranks(process_group: dist.ProcessGroup | None) -> dict[str, int]:
