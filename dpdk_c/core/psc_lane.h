@@ -107,6 +107,7 @@ struct psc_qp_spec {
     uint32_t peer_start_psn; /* of the worker's requests: our first expected PSN */
     uint32_t result_rkey;
     uint64_t result_va; /* of result slot 0; slots are chunk_bytes apart */
+    uint32_t received;  /* rounds of the pool whose result the rank has: 0 but after RESUME */
 };
 #define PSC_LANE_BITS     4
 #define PSC_QP_INDEX_BITS 10
@@ -120,8 +121,13 @@ void psc_job_free(struct psc_job *job);
 enum psc_command_kind {
     PSC_CMD_ATTACH = 1, /* job */
     PSC_CMD_CONNECT,    /* job, qp: resolves the peer's MAC, then RTS; answered by CONNECTED or FAULT */
-    PSC_CMD_LEAVE,      /* job, rank, received[]: answered by LEFT when every rank has every complete result,
-                           or by FAULT */
+    PSC_CMD_HALT,   /* job, rank, fault: a worker says that its QP died; answered by FAULT like one found here
+                     */
+    PSC_CMD_RESUME, /* job, epoch: after FAULT. Its QPNs are forgotten, incomplete rounds are void. CONNECT
+                       follows with new QPs and what each rank has; results it lacks follow its probe */
+    PSC_CMD_END,    /* job, ranks: the dead ones. Nothing is executed any more; complete results are still
+                       delivered to the others. Answered by ENDED when they have them or their QPs died too */
+    PSC_CMD_LEAVE,  /* job, rank, received[]: answered by LEFT when every rank has every complete result */
     PSC_CMD_DETACH, /* job: stop at once; answered by DETACHED when no mbuf points into its slots any more */
 };
 struct psc_command {
@@ -129,6 +135,9 @@ struct psc_command {
     struct psc_job *job;
     struct psc_qp_spec qp;
     uint32_t rank;
+    uint64_t ranks;                   /* END: bit per rank */
+    uint32_t fault;                   /* HALT: enum psc_fault */
+    uint32_t epoch;                   /* RESUME */
     uint32_t received[PSC_MAX_POOLS]; /* LEAVE: number of rounds whose result the rank has, per pool */
 };
 /* False: the command is impossible (QPN taken, index out of range); nothing was changed. */
@@ -142,6 +151,7 @@ enum psc_event_kind {
     PSC_EVENT_WAITING,       /* pool, round, ranks (bit per rank that has not contributed) */
     PSC_EVENT_FAULT, /* pool, rank, fault, round, expected, got: the job's QPs are in ERR, nothing is sent any
                         more */
+    PSC_EVENT_ENDED, /* complete[] */
     PSC_EVENT_LEFT,  /* rank */
     PSC_EVENT_DETACHED, /* the job may be freed */
 };

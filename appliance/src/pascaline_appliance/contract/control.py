@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-CONTROL_VERSION = 1
+CONTROL_VERSION = 2
 MAX_MESSAGE_BYTES = 65536
 DEFAULT_PORT = 4790
 
@@ -73,7 +73,7 @@ class PoolOffer(_Message):
 
 
 class Offer(_Message):
-    """Answer to Join, once all ranks have joined."""
+    """Answer to Join or Resume, once all ranks have sent theirs."""
 
     type: Literal["offer"] = "offer"
     epoch: U32
@@ -87,6 +87,9 @@ class Offer(_Message):
     straggler_timeout_s: float
     deadline_s: float
     """After a fault every reachable rank has an error within this time."""
+    complete: Annotated[list[U32], Field(max_length=8)] = []
+    """Per pool: rounds that are complete, [] at a job's start. A worker that resumes gets the results it lacks below
+    this number again, and writes its stored contributions from this round on again, after Ready."""
 
 
 class PoolConnect(_Message):
@@ -120,6 +123,23 @@ class Ready(_Message):
 
     type: Literal["ready"] = "ready"
     epoch: U32
+
+
+class Broken(_Message):
+    """One of the worker's queue pairs has failed: end the epoch."""
+
+    type: Literal["broken"] = "broken"
+    message: Annotated[str, Field(max_length=1000)]
+
+
+class Resume(_Message):
+    """Answer to a resumable Ended: the worker's QPs are flushed, every result that had landed is drained."""
+
+    type: Literal["resume"] = "resume"
+    epoch: U32
+    """The epoch that has ended."""
+    received: Annotated[list[U32], Field(max_length=8)]
+    """Per pool: number of rounds whose result this worker has. Later ones that are complete are delivered again."""
 
 
 class Leave(_Message):
@@ -166,7 +186,11 @@ class Event(_Message):
 
 
 class Ended(_Message):
-    """The epoch is over by a fault: nothing of an incomplete round will arrive."""
+    """The epoch is over by a fault. Rounds below `complete` keep their result; later ones are void unless resumed.
+
+    Not resumable: every live rank whose queue pairs work has had the results of all complete rounds written before this
+    is sent; the worker drains them first, then fails everything else with this error.
+    """
 
     type: Literal["ended"] = "ended"
     fault: str
@@ -175,13 +199,16 @@ class Ended(_Message):
     rank: int | None = None
     complete: list[int] = []
     """Per pool: rounds that were complete."""
+    epoch: U32 = 0
+    resumable: bool = False
+    """True: flush, drain, and answer with Resume within deadline_s; the job goes on."""
 
 
-FromWorker = Annotated[Join | Connect | Leave, Field(discriminator="type")]
+FromWorker = Annotated[Join | Connect | Broken | Resume | Leave, Field(discriminator="type")]
 FromAppliance = Annotated[
     Offer | Connected | Ready | Left | Refused | Event | Ended, Field(discriminator="type")
 ]
-from_worker: TypeAdapter[Join | Connect | Leave] = TypeAdapter(FromWorker)
+from_worker: TypeAdapter[Join | Connect | Broken | Resume | Leave] = TypeAdapter(FromWorker)
 from_appliance: TypeAdapter[Offer | Connected | Ready | Left | Refused | Event | Ended] = TypeAdapter(
     FromAppliance
 )
