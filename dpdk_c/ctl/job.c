@@ -10,11 +10,14 @@
 _Static_assert((int)PSC_CTL_EVENT_CONNECTED == PSC_EVENT_CONNECTED &&
                    (int)PSC_CTL_EVENT_PROBED == PSC_EVENT_PROBED &&
                    (int)PSC_CTL_EVENT_WAITING == PSC_EVENT_WAITING &&
-                   (int)PSC_CTL_EVENT_FAULT == PSC_EVENT_FAULT && (int)PSC_CTL_EVENT_LEFT == PSC_EVENT_LEFT &&
+                   (int)PSC_CTL_EVENT_FAULT == PSC_EVENT_FAULT &&
+                   (int)PSC_CTL_EVENT_ENDED == PSC_EVENT_ENDED && (int)PSC_CTL_EVENT_LEFT == PSC_EVENT_LEFT &&
                    (int)PSC_CTL_EVENT_DETACHED == PSC_EVENT_DETACHED,
                "event kinds of ctl/ and core/");
 _Static_assert((int)PSC_CTL_COMMAND_ATTACH == PSC_CMD_ATTACH &&
                    (int)PSC_CTL_COMMAND_CONNECT == PSC_CMD_CONNECT &&
+                   (int)PSC_CTL_COMMAND_HALT == PSC_CMD_HALT &&
+                   (int)PSC_CTL_COMMAND_RESUME == PSC_CMD_RESUME && (int)PSC_CTL_COMMAND_END == PSC_CMD_END &&
                    (int)PSC_CTL_COMMAND_LEAVE == PSC_CMD_LEAVE &&
                    (int)PSC_CTL_COMMAND_DETACH == PSC_CMD_DETACH,
                "command kinds of ctl/ and core/");
@@ -48,20 +51,25 @@ static uint64_t monotonic_us(void)
     return (uint64_t)now.tv_sec * 1000000u + (uint64_t)now.tv_nsec / 1000u;
 }
 
-static void retire_qps(struct psc_ctl_entry *entry, uint32_t count)
+static uint32_t qp_count(const struct psc_ctl_entry *entry)
+{
+    return entry->pool_count * entry->world_size;
+}
+
+/* Sends the first `count` of an epoch's QPNs to quarantine. */
+static void retire_qps(const struct psc_ctl_entry *entry, struct psc_ctl_qp *qps, uint32_t count)
 {
     uint64_t now_us = monotonic_us();
 
     for (uint32_t i = 0; i < count; i++)
-        psc_ctl_qp_retire(&psc_ctl.qpns[entry->lane], entry->qps[i].qpn, now_us);
-    free(entry->qps);
-    entry->qps = NULL;
+        psc_ctl_qp_retire(&psc_ctl.qpns[entry->lane], qps[i].qpn, now_us);
+    free(qps);
 }
 
 void psc_ctl_entry_free(struct psc_ctl_entry *entry)
 {
     psc_segment_set_row_state(entry->row, PSC_JOB_ROW_ENDED);
-    retire_qps(entry, entry->pool_count * entry->world_size);
+    retire_qps(entry, entry->qps, qp_count(entry));
     psc_job_free(entry->job);
     memset(entry, 0, sizeof *entry);
 }
@@ -75,19 +83,20 @@ static bool spec_is_sane(const struct psc_ctl_job *spec)
     return memchr(spec->name, '\0', sizeof spec->name) != NULL;
 }
 
-static bool make_qps(struct psc_ctl_entry *entry, uint32_t count)
+/* Our ends of an epoch's QPs. NULL: the lane has no QPNs left. */
+static struct psc_ctl_qp *make_qps(const struct psc_ctl_entry *entry)
 {
     uint64_t now_us = monotonic_us();
+    struct psc_ctl_qp *qps = calloc(qp_count(entry), sizeof *qps);
 
-    entry->qps = calloc(count, sizeof *entry->qps);
-    if (entry->qps == NULL)
-        return false;
-    for (uint32_t i = 0; i < count; i++)
-        if (!psc_ctl_qp_new(&psc_ctl.qpns[entry->lane], entry->lane, now_us, &entry->qps[i])) {
-            retire_qps(entry, i);
-            return false;
+    if (qps == NULL)
+        return NULL;
+    for (uint32_t i = 0; i < qp_count(entry); i++)
+        if (!psc_ctl_qp_new(&psc_ctl.qpns[entry->lane], entry->lane, now_us, &qps[i])) {
+            retire_qps(entry, qps, i);
+            return NULL;
         }
-    return true;
+    return qps;
 }
 
 static struct psc_job *make_job(const struct psc_ctl_job *spec, struct psc_ctl_entry *entry)
@@ -114,7 +123,7 @@ static enum psc_ctl_code undo_open(struct psc_ctl_entry *entry, enum psc_ctl_cod
     if (entry->row != NULL)
         psc_segment_set_row_state(entry->row, PSC_JOB_ROW_ENDED);
     if (entry->qps != NULL)
-        retire_qps(entry, entry->pool_count * entry->world_size);
+        retire_qps(entry, entry->qps, qp_count(entry));
     if (entry->job != NULL)
         psc_job_free(entry->job);
     memset(entry, 0, sizeof *entry);
@@ -126,7 +135,6 @@ enum psc_ctl_code psc_ctl_job_open(const struct psc_ctl_job *spec, uint32_t *job
     struct psc_job_row_identity identity = {spec->name, spec->world_size, spec->epoch, spec->lane};
     struct psc_command attach = {.kind = PSC_CMD_ATTACH};
     struct psc_ctl_entry *entry;
-    uint32_t qp_count = spec->pool_count * spec->world_size;
 
     if (psc_ctl.io == NULL)
         return PSC_CTL_STATE;
@@ -139,7 +147,8 @@ enum psc_ctl_code psc_ctl_job_open(const struct psc_ctl_job *spec, uint32_t *job
     entry->lane = spec->lane;
     entry->world_size = spec->world_size;
     entry->pool_count = spec->pool_count;
-    if (!make_qps(entry, qp_count))
+    entry->qps = make_qps(entry);
+    if (entry->qps == NULL)
         return undo_open(entry, PSC_CTL_NO_QPN);
     entry->row = psc_segment_claim_row(psc_ctl.segment, &identity);
     if (entry->row == NULL)
@@ -150,7 +159,7 @@ enum psc_ctl_code psc_ctl_job_open(const struct psc_ctl_job *spec, uint32_t *job
     attach.job = entry->job;
     if (!psc_io_command(psc_ctl.io, entry->lane, &attach))
         return undo_open(entry, PSC_CTL_BUSY);
-    memcpy(qps, entry->qps, qp_count * sizeof *qps);
+    memcpy(qps, entry->qps, qp_count(entry) * sizeof *qps);
     *job = entry->number;
     return PSC_CTL_OK;
 }
@@ -183,7 +192,8 @@ enum psc_ctl_code psc_ctl_qp_connect(uint32_t job, uint32_t pool, uint32_t rank,
                                       .peer_qpn = peer->qpn,
                                       .peer_start_psn = peer->start_psn,
                                       .result_rkey = peer->result_rkey,
-                                      .result_va = peer->result_va};
+                                      .result_va = peer->result_va,
+                                      .received = peer->received};
     memcpy(connect.qp.peer.b, peer->address, sizeof connect.qp.peer.b);
     return command(entry, &connect);
 }
@@ -196,6 +206,58 @@ enum psc_ctl_code psc_ctl_job_ready(uint32_t job)
         return PSC_CTL_NO_JOB;
     psc_segment_set_row_state(entry->row, PSC_JOB_ROW_READY);
     return PSC_CTL_OK;
+}
+
+enum psc_ctl_code psc_ctl_job_halt(uint32_t job, uint32_t rank, uint32_t fault)
+{
+    struct psc_command halt = {.kind = PSC_CMD_HALT, .rank = rank, .fault = fault};
+    const struct psc_ctl_entry *entry = psc_ctl_find(job);
+
+    if (entry == NULL)
+        return PSC_CTL_NO_JOB;
+    if (rank >= entry->world_size || fault == PSC_FAULT_NONE || fault >= PSC_FAULT_COUNT)
+        return PSC_CTL_ARGUMENT;
+    return command(entry, &halt);
+}
+
+enum psc_ctl_code psc_ctl_job_resume(uint32_t job, uint32_t epoch, struct psc_ctl_qp *qps)
+{
+    struct psc_command resume = {.kind = PSC_CMD_RESUME, .epoch = epoch};
+    struct psc_ctl_entry *entry = psc_ctl_find(job);
+    struct psc_ctl_qp *fresh;
+
+    if (entry == NULL)
+        return PSC_CTL_NO_JOB;
+    if (!entry->halted)
+        return PSC_CTL_STATE;
+    fresh = make_qps(entry); /* before the old ones are given up: when there are none, nothing has changed */
+    if (fresh == NULL)
+        return PSC_CTL_NO_QPN;
+    if (command(entry, &resume) != PSC_CTL_OK) {
+        retire_qps(entry, fresh, qp_count(entry));
+        return PSC_CTL_BUSY;
+    }
+    /* Commands stay in order: the lane forgets the old QPNs before anybody can connect one in their place. */
+    retire_qps(entry, entry->qps, qp_count(entry));
+    entry->qps = fresh;
+    entry->halted = false;
+    psc_segment_begin_epoch(entry->row, epoch);
+    memcpy(qps, entry->qps, qp_count(entry) * sizeof *qps);
+    return PSC_CTL_OK;
+}
+
+enum psc_ctl_code psc_ctl_job_end(uint32_t job, uint64_t dead_ranks)
+{
+    struct psc_command end = {.kind = PSC_CMD_END, .ranks = dead_ranks};
+    struct psc_ctl_entry *entry = psc_ctl_find(job);
+    enum psc_ctl_code code;
+
+    if (entry == NULL)
+        return PSC_CTL_NO_JOB;
+    code = command(entry, &end);
+    entry->ending = entry->ending || code == PSC_CTL_OK;
+    entry->halted = entry->halted && !entry->ending;
+    return code;
 }
 
 enum psc_ctl_code psc_ctl_rank_leave(uint32_t job, uint32_t rank, const uint32_t *received)
@@ -260,6 +322,8 @@ int psc_ctl_next_event(struct psc_ctl_event *event)
                                .expected = from.event.expected,
                                .got = from.rejected ? from.rejected_kind : from.event.got};
     memcpy(event->complete, from.event.complete, sizeof event->complete);
+    if (event->kind == PSC_CTL_EVENT_FAULT)
+        entry->halted = !entry->ending;
     if (event->kind == PSC_CTL_EVENT_DETACHED ||
         (event->kind == PSC_CTL_EVENT_REJECTED && event->got == PSC_CMD_ATTACH))
         psc_ctl_entry_free(entry);

@@ -4,7 +4,7 @@
  * includes psc_ctl.h. All functions are called by one thread, the control thread; none of them blocks on a
  * lane. Codes are enum psc_ctl_code; Python has one function that turns them into exceptions. */
 
-#define PSC_CTL_VERSION    1
+#define PSC_CTL_VERSION    2
 #define PSC_CTL_MAX_PORTS  4
 #define PSC_CTL_MAX_LANES  16
 #define PSC_CTL_MAX_POOLS  8
@@ -20,7 +20,8 @@ enum psc_ctl_code {
     PSC_CTL_MTU_TOO_SMALL = 5, /* the link cannot carry one RoCE packet of the wanted path MTU */
     PSC_CTL_MEMORY = 6,        /* not enough memory for buffers, or for a job's slots */
     PSC_CTL_STATS_FILE = 7,    /* the statistics segment cannot be made */
-    PSC_CTL_STATE = 8,         /* already started, or not started; EAL starts once per process */
+    PSC_CTL_STATE = 8,         /* already started, or not started (EAL starts once per process), or a job that
+                                  cannot be resumed now */
     PSC_CTL_TOO_MANY_JOBS = 9, /* every job entry or statistics row is a living job's */
     PSC_CTL_NO_QPN = 10,       /* the lane's QPNs are in use or in quarantine */
     PSC_CTL_NO_JOB = 11,       /* not an open job */
@@ -97,7 +98,7 @@ struct psc_ctl_peer {
     uint32_t qpn;
     uint32_t start_psn;
     uint32_t result_rkey;
-    uint32_t reserved;
+    uint32_t received; /* rounds of the pool whose result the worker has: 0 but after psc_ctl_job_resume */
 };
 
 enum psc_ctl_event_kind {
@@ -105,17 +106,21 @@ enum psc_ctl_event_kind {
     PSC_CTL_EVENT_PROBED = 2,    /* pool, rank: probes have passed both ways */
     PSC_CTL_EVENT_WAITING = 3,   /* pool, round, ranks */
     PSC_CTL_EVENT_FAULT = 4,     /* pool, rank, fault, round, expected, got, complete */
-    PSC_CTL_EVENT_LEFT = 5,      /* rank */
-    PSC_CTL_EVENT_DETACHED = 6,  /* the job has been freed; its number is void */
+    PSC_CTL_EVENT_ENDED = 5,     /* complete */
+    PSC_CTL_EVENT_LEFT = 6,      /* rank */
+    PSC_CTL_EVENT_DETACHED = 7,  /* the job has been freed; its number is void */
     PSC_CTL_EVENT_REJECTED =
-        7 /* pool, rank: the lane could not execute a command, enum psc_ctl_command in `got` */
+        8 /* pool, rank: the lane could not execute a command, enum psc_ctl_command in `got` */
 };
 
 enum psc_ctl_command {
     PSC_CTL_COMMAND_ATTACH = 1, /* rejected: the job has been freed, as after DETACHED */
     PSC_CTL_COMMAND_CONNECT = 2,
-    PSC_CTL_COMMAND_LEAVE = 3,
-    PSC_CTL_COMMAND_DETACH = 4
+    PSC_CTL_COMMAND_HALT = 3,
+    PSC_CTL_COMMAND_RESUME = 4,
+    PSC_CTL_COMMAND_END = 5,
+    PSC_CTL_COMMAND_LEAVE = 6,
+    PSC_CTL_COMMAND_DETACH = 7
 };
 
 struct psc_ctl_event {
@@ -161,12 +166,24 @@ void psc_ctl_stop(void);
 
 /* Opens a job on a lane: reserves its slots and QPNs. qps[pool * world_size + rank] get our ends. */
 enum psc_ctl_code psc_ctl_job_open(const struct psc_ctl_job *spec, uint32_t *job, struct psc_ctl_qp *qps);
-/* Answered by CONNECTED, FAULT or REJECTED. */
+/* Answered by CONNECTED, FAULT or REJECTED. Rejected is, among others, a `received` of more rounds than are
+ * complete or fewer than the worker's QP has acknowledged, and every rank that has left or is dead. */
 enum psc_ctl_code psc_ctl_qp_connect(uint32_t job, uint32_t pool, uint32_t rank,
                                      const struct psc_ctl_peer *peer);
 /* For the statistics: the job's rounds may begin. */
 enum psc_ctl_code psc_ctl_job_ready(uint32_t job);
-/* received[pool]: rounds whose result the rank has. Answered by LEFT. */
+/* A worker says that a QP of its died: enum psc_fault in `fault`. Answered by FAULT, unless the epoch has
+ * ended meanwhile: then that FAULT is the answer. */
+enum psc_ctl_code psc_ctl_job_halt(uint32_t job, uint32_t rank, uint32_t fault);
+/* After FAULT has been read, else PSC_CTL_STATE: a new epoch begins. qps[pool * world_size + rank] get new
+ * ends for all ranks, those of the old epoch go to quarantine; psc_ctl_qp_connect follows for every rank that
+ * has not left. Nothing is changed unless it returns PSC_CTL_OK. */
+enum psc_ctl_code psc_ctl_job_resume(uint32_t job, uint32_t epoch, struct psc_ctl_qp *qps);
+/* No more rounds; bit per rank in `dead_ranks`. Results of complete rounds are still delivered to the others,
+ * also to those that psc_ctl_qp_connect names later if the job has been resumed. Answered by ENDED, once; a
+ * FAULT that was told before may be read first. May be called again when more ranks have died. */
+enum psc_ctl_code psc_ctl_job_end(uint32_t job, uint64_t dead_ranks);
+/* received[pool]: rounds whose result the rank has. Answered by LEFT, or after psc_ctl_job_end by ENDED. */
 enum psc_ctl_code psc_ctl_rank_leave(uint32_t job, uint32_t rank, const uint32_t *received);
 /* Ends the job at once; answered by DETACHED when nothing points into its slots any more. */
 enum psc_ctl_code psc_ctl_job_close(uint32_t job);

@@ -40,6 +40,8 @@ struct psc_job_row_identity {
  * free one, else the one that ended longest ago, from zero. NULL: every row is a living job's. */
 struct psc_job_stats *psc_segment_claim_row(struct psc_segment *segment,
                                             const struct psc_job_row_identity *identity);
+/* The job of the row goes on in a new epoch, for which its ranks join again. */
+void psc_segment_begin_epoch(struct psc_job_stats *row, uint32_t epoch);
 void psc_segment_set_row_state(struct psc_job_stats *row, enum psc_job_row_state state);
 
 #endif

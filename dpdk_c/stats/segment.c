@@ -170,6 +170,14 @@ struct psc_job_stats *psc_segment_claim_row(struct psc_segment *segment,
     return row;
 }
 
+void psc_segment_begin_epoch(struct psc_job_stats *row, uint32_t epoch)
+{
+    begin_change(row);
+    row->state = PSC_JOB_ROW_JOINING;
+    row->epoch = epoch;
+    end_change(row);
+}
+
 void psc_segment_set_row_state(struct psc_job_stats *row, enum psc_job_row_state state)
 {
     begin_change(row);
