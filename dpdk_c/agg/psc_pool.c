@@ -175,6 +175,11 @@ void psc_pool_acknowledge(struct psc_pool *pool, uint32_t rank, uint32_t rounds)
         pool->ledger[rank].acknowledged_rounds = rounds;
 }
 
+bool psc_pool_has_all(const struct psc_pool *pool, uint32_t rank)
+{
+    return psc_round_distance(pool->ledger[rank].acknowledged_rounds, pool->completed_rounds) >= 0;
+}
+
 bool psc_pool_delivered(const struct psc_pool *pool)
 {
     return all_acknowledged(pool, pool->completed_rounds);
@@ -188,4 +193,19 @@ uint64_t psc_pool_missing(const struct psc_pool *pool, uint32_t round)
         if (psc_round_distance(pool->ledger[rank].begun_rounds, round) <= 0)
             missing |= UINT64_C(1) << rank;
     return missing;
+}
+
+void psc_pool_rewind(struct psc_pool *pool)
+{
+    for (uint32_t i = 0; i < 2 * pool->shape.window; i++)
+        if (psc_round_distance(pool->slots[i].round, pool->completed_rounds) >= 0)
+            pool->slots[i].used = false;
+    for (uint32_t rank = 0; rank < pool->shape.world_size; rank++)
+        pool->ledger[rank].begun_rounds = pool->completed_rounds;
+}
+
+bool psc_pool_received_ok(const struct psc_pool *pool, uint32_t rank, uint32_t received)
+{
+    return psc_round_distance(received, pool->completed_rounds) <= 0 &&
+           psc_round_distance(received, pool->ledger[rank].acknowledged_rounds) >= 0;
 }

@@ -100,9 +100,20 @@ const uint8_t *psc_slot_payload(const struct psc_pool *pool, const struct psc_sl
 
 /* The rank has the results of all rounds before `rounds`. */
 void psc_pool_acknowledge(struct psc_pool *pool, uint32_t rank, uint32_t rounds);
-/* Every rank has every complete result. */
+/* The rank has every complete result. */
+bool psc_pool_has_all(const struct psc_pool *pool, uint32_t rank);
+/* Every rank has. */
 bool psc_pool_delivered(const struct psc_pool *pool);
 /* Bit per rank that has not begun this round. */
 uint64_t psc_pool_missing(const struct psc_pool *pool, uint32_t round);
+
+/* ---- Between two epochs (rule 7). ---- */
+
+/* Incomplete rounds are void: their slots hold nothing, and the first of them is every rank's next. Complete
+ * ones keep their slots until all ranks have acknowledged them. */
+void psc_pool_rewind(struct psc_pool *pool);
+/* What a rank says it has: nothing that is not complete, and everything that it has acknowledged, since only
+ * what it has not acknowledged is sure to be in its slot still. */
+bool psc_pool_received_ok(const struct psc_pool *pool, uint32_t rank, uint32_t received);
 
 #endif
