@@ -91,11 +91,11 @@ struct psc_job_stats {
     uint32_t lane;
     char name[96];               /* UTF-8, NUL-terminated, PSC_STATS_JOB_NAME_BYTES */
     uint64_t start_time_us;      /* CLOCK_REALTIME */
-    uint64_t contribution_bytes; /* payload executed once; retransmissions and probes excluded; all ranks
-                                    together */
-    uint64_t result_bytes;       /* payload of results, first transmissions, all ranks together */
+    uint64_t contribution_bytes; /* payload executed, all ranks together; retransmissions and probes excluded,
+                                    void rounds of ended epochs included: theirs is executed again */
+    uint64_t result_bytes; /* payload of results, first transmissions in a connection, all ranks together */
     uint64_t rounds_completed;   /* rounds whose N contributions are whole */
     uint64_t last_round_time_us; /* CLOCK_REALTIME of the last completed round, 0 before */
-    uint64_t faults;             /* epochs ended by a fault */
+    uint64_t faults;             /* epochs ended by a fault, found by the lane or named by the control core */
     uint64_t reserved[11];
 };

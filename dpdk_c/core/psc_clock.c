@@ -76,7 +76,7 @@ static void judge_job(struct psc_lane *lane, struct psc_job *job)
             struct psc_qp *qp = &job->pools[i].qps[rank];
             if (qp->state == PSC_QP_RTS)
                 judge_requester(lane, qp);
-            if (qp->state == PSC_QP_RTS)
+            if (qp->state == PSC_QP_RTS && job->state == PSC_JOB_RUNNING)
                 judge_responder(lane, qp);
         }
         if (job->state == PSC_JOB_RUNNING)
@@ -98,7 +98,7 @@ void psc_judge_clocks(struct psc_lane *lane, uint32_t received, struct psc_outbo
     lane->sweep_ns = lane->now_ns + lane->config.retransmit_ns / 4;
     psc_neighbours_ask(lane, out);
     for (struct psc_job *job = lane->jobs; job; job = job->next)
-        if (job->state == PSC_JOB_RUNNING)
+        if (job->state == PSC_JOB_RUNNING || job->state == PSC_JOB_ENDING)
             judge_job(lane, job);
     psc_detach_when_unheld(lane);
 }

@@ -24,6 +24,8 @@ static void init_qp(const struct psc_lane *lane, struct psc_qp *qp, const struct
 
     qp->state = PSC_QP_INIT;
     qp->spec = *spec;
+    qp->given_rounds = spec->received;
+    qp->probe_received = qp->cnp_owed = false;
     qp->flow = (struct psc_flow){.src_mac = lane->config.local.mac,
                                  .src = lane->config.local.ip,
                                  .dst = spec->peer,
@@ -41,16 +43,21 @@ static bool connect_qp(struct psc_lane *lane, struct psc_job *job, const struct 
     uint32_t index = (spec->qpn >> PSC_LANE_BITS) & (PSC_LANE_QPS - 1);
     bool ours = (spec->qpn & ((1u << PSC_LANE_BITS) - 1)) == lane->config.lane && spec->qpn <= PSC_QPN_MASK;
 
-    if (job->state != PSC_JOB_RUNNING || !ours || lane->qps[index] || spec->pool >= job->spec.pool_count ||
-        spec->rank >= job->spec.world_size)
+    if ((job->state != PSC_JOB_RUNNING && job->state != PSC_JOB_ENDING) || !ours || lane->qps[index] ||
+        spec->pool >= job->spec.pool_count || spec->rank >= job->spec.world_size ||
+        (job->left_ranks >> spec->rank & 1))
         return false;
-    struct psc_qp *qp = &job->pools[spec->pool].qps[spec->rank];
-    if (qp->state != PSC_QP_RESET)
+    struct psc_job_pool *pool = &job->pools[spec->pool];
+    struct psc_qp *qp = &pool->qps[spec->rank];
+    if (qp->state != PSC_QP_RESET || !psc_pool_received_ok(&pool->pool, spec->rank, spec->received))
         return false;
     init_qp(lane, qp, spec);
     lane->qps[index] = qp;
     lane->stats->qps++;
     psc_neighbour_connect(lane, qp);
+    psc_pool_acknowledge(&pool->pool, spec->rank, spec->received);
+    psc_answer_leavers(lane, job);
+    psc_answer_end(lane, job);
     return true;
 }
 
@@ -68,25 +75,36 @@ static void fault_if_waited_for(struct psc_lane *lane, struct psc_job *job, uint
     }
 }
 
+/* What the leaving rank has. Where its QP is not connected in this epoch, or has not been probed, nothing can
+ * be delivered to it any more: it has drained what it wanted. */
+static void settle_leaver(struct psc_lane *lane, struct psc_qp *qp, uint32_t received)
+{
+    struct psc_pool *pool = &qp->pool->pool;
+
+    if (qp->state == PSC_QP_RTS && !psc_lacks_results(qp)) {
+        psc_requester_acked_through(&qp->requester, received - 1, lane->now_ns);
+        psc_settle_acknowledged(lane, qp);
+    } else {
+        psc_pool_acknowledge(pool, qp->spec.rank, pool->completed_rounds);
+    }
+}
+
 /* The rank's QPs execute nothing new, but repeat ACKs and results until everybody has every result (rule 7).
  */
 static bool leave(struct psc_lane *lane, struct psc_job *job, uint32_t rank, const uint32_t *received)
 {
     uint64_t rank_bit = UINT64_C(1) << rank;
 
-    if (job->state != PSC_JOB_RUNNING || rank >= job->spec.world_size || (job->left_ranks & rank_bit))
+    if (!psc_job_attached(job) || rank >= job->spec.world_size || (job->left_ranks & rank_bit))
         return false;
     job->left_ranks |= rank_bit;
     job->leaving_ranks |= rank_bit;
-    for (uint32_t i = 0; i < job->spec.pool_count; i++) {
-        struct psc_qp *qp = &job->pools[i].qps[rank];
-        if (qp->state != PSC_QP_RTS)
-            continue;
-        psc_requester_acked_through(&qp->requester, received[i] - 1, lane->now_ns);
-        psc_settle_acknowledged(lane, qp);
-    }
-    fault_if_waited_for(lane, job, rank);
+    for (uint32_t i = 0; i < job->spec.pool_count; i++)
+        settle_leaver(lane, &job->pools[i].qps[rank], received[i]);
+    if (job->state == PSC_JOB_RUNNING)
+        fault_if_waited_for(lane, job, rank);
     psc_answer_leavers(lane, job);
+    psc_answer_end(lane, job);
     return true;
 }
 
@@ -117,27 +135,37 @@ static void remove_from_set(struct psc_qp_set *set, const struct psc_job *job)
     set->count = kept;
 }
 
-/* From here on the lane knows none of the job's QPNs; they are in quarantine with the control core. */
-static bool detach(struct psc_lane *lane, struct psc_job *job)
+/* From here on they are in quarantine with the control core. */
+void psc_forget_qps(struct psc_lane *lane, struct psc_job *job, enum psc_qp_state state)
 {
-    if (job->state != PSC_JOB_RUNNING && job->state != PSC_JOB_FAULTED)
-        return false;
-    /* Not everyone has left, so the control core ends it: a lost connection, a straggler, a stop. */
-    if (job->state == PSC_JOB_RUNNING && __builtin_popcountll(job->left_ranks) < (int)job->spec.world_size &&
-        job->spec.stats)
-        job->spec.stats->faults++;
-    job->state = PSC_JOB_DETACHING;
     for (uint32_t i = 0; i < PSC_LANE_QPS; i++) {
         struct psc_qp *qp = lane->qps[i];
         if (!qp || qp->job != job)
             continue;
-        qp->state = PSC_QP_ERR;
         psc_neighbour_release(qp);
         lane->qps[i] = NULL;
         lane->stats->qps--;
     }
     remove_from_set(&lane->repliers, job);
     remove_from_set(&lane->senders, job);
+    for (uint32_t i = 0; i < job->spec.pool_count; i++) {
+        for (uint32_t rank = 0; rank < job->spec.world_size; rank++) {
+            struct psc_qp *qp = &job->pools[i].qps[rank];
+            qp->state = state;
+            qp->replying = qp->sending = false;
+        }
+    }
+}
+
+static bool detach(struct psc_lane *lane, struct psc_job *job)
+{
+    if (!psc_job_attached(job))
+        return false;
+    /* Not everyone has left, so the control core ends it: a lost connection, a straggler, a stop. */
+    if (job->state == PSC_JOB_RUNNING && __builtin_popcountll(job->left_ranks) < (int)job->spec.world_size)
+        psc_count_fault(job);
+    job->state = PSC_JOB_DETACHING;
+    psc_forget_qps(lane, job, PSC_QP_ERR);
     lane->sweep_ns = 0;
     return true;
 }
@@ -167,10 +195,10 @@ void psc_detach_when_unheld(struct psc_lane *lane)
     }
 }
 
-/* The command has crossed the FAULT on its way: no mistake of the control core. */
-static bool answered_by_fault(const struct psc_job *job)
+/* The command has crossed FAULT or ENDED on its way: no mistake of the control core. */
+static bool answered_already(const struct psc_job *job)
 {
-    return job->state == PSC_JOB_FAULTED;
+    return job->state == PSC_JOB_HALTED || job->state == PSC_JOB_ENDED;
 }
 
 bool psc_lane_apply(struct psc_lane *lane, const struct psc_command *command, uint64_t now_ns)
@@ -180,9 +208,15 @@ bool psc_lane_apply(struct psc_lane *lane, const struct psc_command *command, ui
     case PSC_CMD_ATTACH:
         return attach(lane, command->job);
     case PSC_CMD_CONNECT:
-        return answered_by_fault(command->job) || connect_qp(lane, command->job, &command->qp);
+        return answered_already(command->job) || connect_qp(lane, command->job, &command->qp);
+    case PSC_CMD_HALT:
+        return psc_job_halt(lane, command->job, command->rank, command->fault);
+    case PSC_CMD_RESUME:
+        return psc_job_resume(lane, command->job, command->epoch);
+    case PSC_CMD_END:
+        return psc_job_end(lane, command->job, command->ranks);
     case PSC_CMD_LEAVE:
-        return answered_by_fault(command->job) || leave(lane, command->job, command->rank, command->received);
+        return leave(lane, command->job, command->rank, command->received);
     case PSC_CMD_DETACH:
         return detach(lane, command->job);
     }

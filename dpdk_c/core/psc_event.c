@@ -1,4 +1,4 @@
-/* core/: the queue of events to the control core, and the one event that ends a job: its fault. */
+/* core/: the queue of events to the control core. */
 #include "psc_lane_state.h"
 
 struct psc_event psc_event_of(enum psc_event_kind kind, struct psc_job *job)
@@ -13,9 +13,10 @@ struct psc_event psc_event_of(enum psc_event_kind kind, struct psc_job *job)
 void psc_event_push(struct psc_lane *lane, const struct psc_event *event)
 {
     /* WAITING alone can come without bound, and may be lost. The others come at most three times per QP
-     * (CONNECTED, PROBED, LEFT) and twice per job (FAULT, DETACHED) before the control core must have read
-     * them to go on: at most five per QP of the lane, for which the queue always keeps room. */
-    uint32_t room = event->kind == PSC_EVENT_WAITING ? PSC_LANE_EVENTS - 5 * PSC_LANE_QPS : PSC_LANE_EVENTS;
+     * (CONNECTED, PROBED, LEFT) and three times per job (FAULT, ENDED, DETACHED) before the control core must
+     * have read them to go on (RESUME follows a FAULT that it has read): at most six per QP of the lane, for
+     * which the queue always keeps room. */
+    uint32_t room = event->kind == PSC_EVENT_WAITING ? PSC_LANE_EVENTS - 6 * PSC_LANE_QPS : PSC_LANE_EVENTS;
 
     if (lane->event_count >= room)
         return;
@@ -30,28 +31,4 @@ bool psc_lane_next_event(struct psc_lane *lane, struct psc_event *event)
     lane->event_head = (lane->event_head + 1) % PSC_LANE_EVENTS;
     lane->event_count--;
     return true;
-}
-
-void psc_fault_job(struct psc_lane *lane, const struct psc_qp *qp, uint32_t round,
-                   const struct psc_refusal *why)
-{
-    struct psc_job *job = qp->job;
-
-    if (job->state != PSC_JOB_RUNNING)
-        return;
-    job->state = PSC_JOB_FAULTED;
-    for (uint32_t i = 0; i < job->spec.pool_count; i++)
-        for (uint32_t rank = 0; rank < job->spec.world_size; rank++)
-            job->pools[i].qps[rank].state = PSC_QP_ERR;
-    if (job->spec.stats)
-        job->spec.stats->faults++;
-
-    struct psc_event event = psc_event_of(PSC_EVENT_FAULT, job);
-    event.pool = qp->pool->index;
-    event.rank = qp->spec.rank;
-    event.round = round;
-    event.fault = why->fault;
-    event.expected = why->expected;
-    event.got = why->got;
-    psc_event_push(lane, &event);
 }

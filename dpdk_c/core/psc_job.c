@@ -86,6 +86,8 @@ static void lay_out(struct carver *carver, struct psc_job *job, const struct psc
             struct psc_qp *qp = &job->pools[i].qps[rank];
             qp->job = job;
             qp->pool = &job->pools[i];
+            qp->spec.pool = i;
+            qp->spec.rank = rank;
             qp->requester.ring_size = ring_messages(pool);
             qp->requester.ring = (struct psc_message *)rings + (size_t)rank * ring_messages(pool);
         }

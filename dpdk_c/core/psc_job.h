@@ -13,10 +13,10 @@ struct psc_neighbour;
 struct psc_job_pool;
 
 enum psc_qp_state {
-    PSC_QP_RESET = 0, /* not connected */
+    PSC_QP_RESET = 0, /* not connected in this epoch */
     PSC_QP_INIT,      /* the next hop's MAC is being asked for */
     PSC_QP_RTS,
-    PSC_QP_ERR, /* the job has faulted or is being detached */
+    PSC_QP_ERR, /* neither executes nor sends: the job's epoch is over, or this rank has no part in its end */
 };
 
 /* One queue pair: our end of one rank's connection to one pool. Written by the lane alone. */
@@ -29,6 +29,8 @@ struct psc_qp {
     struct psc_flow flow;
     struct psc_responder responder;
     struct psc_requester requester;
+    uint32_t
+        given_rounds; /* leading results that the rank had when it was connected or that were posted since */
     uint64_t request_ns; /* when a request was last executed */
     uint64_t cnp_ns;     /* when a congestion notification was last sent */
     bool cnp_owed;
@@ -55,13 +57,22 @@ struct psc_job_pool {
     uint32_t index;             /* in the job */
     struct psc_qp *qps;         /* by rank */
     struct psc_result *results; /* by slot */
+    uint32_t first_round;       /* of this epoch */
     uint32_t publishing_round;  /* the round whose result is leaving or will leave next */
     uint32_t published_packets; /* of it */
     uint64_t completed_ns;      /* when a round was last completed */
     bool publishable;           /* in lane->publishable */
 };
 
-enum psc_job_state { PSC_JOB_NEW = 0, PSC_JOB_RUNNING, PSC_JOB_FAULTED, PSC_JOB_DETACHING };
+/* psc_lane.h, at the commands, says what leads from one to the other. */
+enum psc_job_state {
+    PSC_JOB_NEW = 0,
+    PSC_JOB_RUNNING,
+    PSC_JOB_HALTED,
+    PSC_JOB_ENDING,
+    PSC_JOB_ENDED,
+    PSC_JOB_DETACHING
+};
 
 struct psc_job {
     struct psc_job_spec spec;
@@ -70,8 +81,14 @@ struct psc_job {
     struct psc_job *next;             /* in lane->jobs */
     uint64_t left_ranks;              /* bit per rank that posts nothing more */
     uint64_t leaving_ranks;           /* of them: those that still wait for LEFT */
+    uint64_t dead_ranks;              /* bit per rank that END has named */
     struct psc_crc32_shift mtu_shift; /* appends a full packet's CRC to its headers' */
     struct psc_job_pool pools[PSC_MAX_POOLS];
 };
+
+static inline bool psc_job_attached(const struct psc_job *job)
+{
+    return job->state != PSC_JOB_NEW && job->state != PSC_JOB_DETACHING;
+}
 
 #endif

@@ -118,16 +118,38 @@ struct psc_qp_spec {
 struct psc_job *psc_job_new(const struct psc_job_spec *spec, const struct psc_memory *memory);
 void psc_job_free(struct psc_job *job);
 
+/* A job on its lane is running from ATTACH on, halted after FAULT, running again after RESUME; ending after
+ * END, and ended after ENDED. Halted and ended jobs neither execute nor send. DETACH leads out of every
+ * state. */
 enum psc_command_kind {
-    PSC_CMD_ATTACH = 1, /* job */
-    PSC_CMD_CONNECT,    /* job, qp: resolves the peer's MAC, then RTS; answered by CONNECTED or FAULT */
-    PSC_CMD_HALT,   /* job, rank, fault: a worker says that its QP died; answered by FAULT like one found here
-                     */
-    PSC_CMD_RESUME, /* job, epoch: after FAULT. Its QPNs are forgotten, incomplete rounds are void. CONNECT
-                       follows with new QPs and what each rank has; results it lacks follow its probe */
-    PSC_CMD_END,    /* job, ranks: the dead ones. Nothing is executed any more; complete results are still
-                       delivered to the others. Answered by ENDED when they have them or their QPs died too */
-    PSC_CMD_LEAVE,  /* job, rank, received[]: answered by LEFT when every rank has every complete result */
+    PSC_CMD_ATTACH = 1, /* job: once */
+    /* job, qp. Running or ending; once per pool and rank in an epoch, not for ranks that have left or are
+     * dead. (Halted or ended: FAULT or ENDED has crossed it on its way and is the answer.) Resolves the
+     * peer's MAC, then RTS; answered by CONNECTED or FAULT. qp.received is neither above what is complete nor
+     * below what the rank's QPs have acknowledged. The results in [received, complete) are posted right after
+     * our probe, that is, when the worker's has come, and before any newer one. */
+    PSC_CMD_CONNECT,
+    /* job, rank, fault: a worker says that its QP died. Running: answered by FAULT (pool 0, round = its
+     * complete), like one found here. Halted or ended: nothing happens. Ending: the rank's QPs are cut off.
+     */
+    PSC_CMD_HALT,
+    /* job, epoch. Halted only. Its QPNs are unknown from here on. Of every pool: complete rounds keep their
+     * results until all ranks have acknowledged them; later ones are void, and the first of them is every
+     * rank's next. Ranks that have left or are leaving count as having every complete result and are not
+     * connected again; for the others CONNECT follows, with new QPs and what each has. */
+    PSC_CMD_RESUME,
+    /* job, ranks: the dead ones; more may be named by another END. Nothing is executed any more but probes;
+     * complete results are still delivered to the others, after a RESUME also to those that CONNECT names
+     * later. Answered by ENDED, once: when every rank that is neither dead nor left has acknowledged every
+     * complete result or its QP is cut off, by HALT or by what would be a FAULT in a running job. After END
+     * no FAULT, WAITING or LEFT is told. In a halted job no QP works: ENDED comes at once. Nothing times a
+     * rank that is not connected or not probed: if it stays away, END names it, or DETACH ends the waiting.
+     */
+    PSC_CMD_END,
+    /* job, rank, received[]: once per rank. Running or halted: answered by LEFT when every rank has every
+     * complete result, if need be in a later epoch. A result that the rank lacks is still delivered if it was
+     * posted to its QP in this epoch; else the rank counts as having it. */
+    PSC_CMD_LEAVE,
     PSC_CMD_DETACH, /* job: stop at once; answered by DETACHED when no mbuf points into its slots any more */
 };
 struct psc_command {
@@ -140,7 +162,8 @@ struct psc_command {
     uint32_t epoch;                   /* RESUME */
     uint32_t received[PSC_MAX_POOLS]; /* LEAVE: number of rounds whose result the rank has, per pool */
 };
-/* False: the command is impossible (QPN taken, index out of range); nothing was changed. */
+/* False: the command is impossible (not legal in the job's state, QPN taken, index or `received` out of
+ * range); nothing was changed. */
 bool psc_lane_apply(struct psc_lane *lane, const struct psc_command *command, uint64_t now_ns);
 
 /* ---- Events to the control core. ---- */
@@ -150,8 +173,8 @@ enum psc_event_kind {
     PSC_EVENT_PROBED,        /* pool, rank: its probe came and it has acknowledged ours */
     PSC_EVENT_WAITING,       /* pool, round, ranks (bit per rank that has not contributed) */
     PSC_EVENT_FAULT, /* pool, rank, fault, round, expected, got: the job's QPs are in ERR, nothing is sent any
-                        more */
-    PSC_EVENT_ENDED, /* complete[] */
+                        more. Once per epoch */
+    PSC_EVENT_ENDED, /* complete[]: the job is over, and nobody is owed a result any more */
     PSC_EVENT_LEFT,  /* rank */
     PSC_EVENT_DETACHED, /* the job may be freed */
 };
@@ -165,7 +188,8 @@ struct psc_event {
     uint64_t expected, got;           /* the two values that a mismatch names */
     uint32_t complete[PSC_MAX_POOLS]; /* rounds complete in each pool when the event was made */
 };
-/* Oldest event; false: none. The queue is bounded; one FAULT and one DETACHED per job always fit. */
+/* Oldest event; false: none. The queue is bounded; all but WAITING always fit if FAULT is read before RESUME.
+ */
 bool psc_lane_next_event(struct psc_lane *lane, struct psc_event *event);
 
 #endif

@@ -8,7 +8,7 @@
 #define PSC_LANE_QPS     (1u << PSC_QP_INDEX_BITS)
 #define PSC_LANE_ANSWERS 16
 #define PSC_ANSWER_BYTES 9728 /* a jumbo ping is answered: it is how people test the path MTU */
-#define PSC_LANE_EVENTS  (6 * PSC_LANE_QPS)
+#define PSC_LANE_EVENTS  (7 * PSC_LANE_QPS)
 #define PSC_LANE_ZEROS   4096 /* the largest MTU: payload of probes */
 
 /* A next hop. Entries are never moved; one without users may be given to another address. */
@@ -87,6 +87,11 @@ void psc_settle_acknowledged(struct psc_lane *lane, struct psc_qp *qp);
 void psc_mark_publishable(struct psc_lane *lane, struct psc_job_pool *pool);
 void psc_publish_results(struct psc_lane *lane);
 void psc_want_to_send(struct psc_lane *lane, struct psc_qp *qp);
+/* Complete results that the rank lacked when it was connected, and that wait for its probe. */
+bool psc_lacks_results(const struct psc_qp *qp);
+void psc_deliver_missing(struct psc_lane *lane, struct psc_qp *qp);
+/* Between two epochs: every complete round counts as published, and nothing is half published. */
+void psc_seal_results(struct psc_job_pool *pool);
 void psc_send_results(struct psc_lane *lane, struct psc_outbox *out);
 
 /* psc_reply.c: ACK, NAK, CNP; ARP and ICMP. */
@@ -111,13 +116,24 @@ void psc_judge_clocks(struct psc_lane *lane, uint32_t received, struct psc_outbo
 /* psc_command.c: ends of things. */
 void psc_answer_leavers(struct psc_lane *lane, struct psc_job *job);
 void psc_detach_when_unheld(struct psc_lane *lane);
+/* The lane no longer knows the job's QPNs; its QPs get this state. */
+void psc_forget_qps(struct psc_lane *lane, struct psc_job *job, enum psc_qp_state state);
+
+/* psc_epoch.c: from one epoch to the next, or to the end. */
+bool psc_job_halt(struct psc_lane *lane, struct psc_job *job, uint32_t rank, uint32_t fault);
+bool psc_job_resume(struct psc_lane *lane, struct psc_job *job, uint32_t epoch);
+bool psc_job_end(struct psc_lane *lane, struct psc_job *job, uint64_t dead_ranks);
+/* An epoch has ended by a fault. */
+void psc_count_fault(struct psc_job *job);
+/* Tells ENDED once nobody is owed a result any more. */
+void psc_answer_end(struct psc_lane *lane, struct psc_job *job);
+/* Ends the job's epoch on this lane: FAULT is told once, its QPs are in ERR, nothing of it is executed or
+ * sent. A job that is ending anyway loses this QP alone. */
+void psc_fault_job(struct psc_lane *lane, const struct psc_qp *qp, uint32_t round,
+                   const struct psc_refusal *why);
 
 /* psc_event.c: what the control core is told. */
 struct psc_event psc_event_of(enum psc_event_kind kind, struct psc_job *job);
 void psc_event_push(struct psc_lane *lane, const struct psc_event *event);
-/* Ends the job's epoch on this lane: FAULT is told once, its QPs are in ERR, nothing of it is executed or
- * sent. */
-void psc_fault_job(struct psc_lane *lane, const struct psc_qp *qp, uint32_t round,
-                   const struct psc_refusal *why);
 
 #endif

@@ -19,23 +19,35 @@ void psc_want_to_send(struct psc_lane *lane, struct psc_qp *qp)
     lane->senders.qps[lane->senders.count++] = qp;
 }
 
-/* Packets from, but not including, `end` of the slot's result now exist: their CRC is made, every rank may be
- * sent them. */
-static void publish_packets(struct psc_lane *lane, struct psc_job_pool *pool, const struct psc_slot *slot,
-                            uint32_t end)
+/* The result's packets before `end` are final now: makes the CRCs that they have not had. */
+static void make_crcs(struct psc_job_pool *pool, const struct psc_slot *slot, uint32_t end)
 {
     struct psc_result *result = &pool->results[psc_pool_slot_index(&pool->pool, slot->round)];
-    uint32_t begin = pool->published_packets;
 
-    for (uint32_t packet = begin; packet < end; packet++) {
+    for (uint32_t packet = pool->published_packets; packet < end; packet++) {
         uint32_t bytes;
         const uint8_t *payload = psc_slot_payload(&pool->pool, slot, packet, &bytes);
         result->packet_crc[packet] = psc_crc32(0, payload, bytes);
     }
+}
+
+static void post_result(struct psc_qp *qp, const struct psc_slot *slot)
+{
+    psc_requester_post(&qp->requester, slot->round, slot->packets);
+    qp->given_rounds = slot->round + 1;
+}
+
+/* The result's packets before `end` now exist: every rank may be sent them. */
+static void publish_packets(struct psc_lane *lane, struct psc_job_pool *pool, const struct psc_slot *slot,
+                            uint32_t end)
+{
+    uint32_t begin = pool->published_packets;
+
+    make_crcs(pool, slot, end);
     for (uint32_t rank = 0; rank < pool->pool.shape.world_size; rank++) {
         struct psc_qp *qp = &pool->qps[rank];
         if (begin == 0)
-            psc_requester_post(&qp->requester, slot->round, slot->packets);
+            post_result(qp, slot);
         psc_requester_ready(&qp->requester, end - begin, lane->now_ns);
         psc_want_to_send(lane, qp);
     }
@@ -65,6 +77,31 @@ void psc_publish_results(struct psc_lane *lane)
         publish_pool(lane, pool);
     }
     lane->publishable_count = 0;
+}
+
+bool psc_lacks_results(const struct psc_qp *qp)
+{
+    return psc_round_distance(qp->given_rounds, qp->pool->publishing_round) < 0;
+}
+
+void psc_deliver_missing(struct psc_lane *lane, struct psc_qp *qp)
+{
+    while (psc_lacks_results(qp)) {
+        const struct psc_slot *slot = psc_pool_find(&qp->pool->pool, qp->given_rounds);
+        post_result(qp, slot);
+        psc_requester_ready(&qp->requester, slot->packets, lane->now_ns);
+        psc_want_to_send(lane, qp);
+    }
+}
+
+void psc_seal_results(struct psc_job_pool *pool)
+{
+    for (; pool->publishing_round != pool->pool.completed_rounds; pool->publishing_round++) {
+        const struct psc_slot *slot = psc_pool_find(&pool->pool, pool->publishing_round);
+        make_crcs(pool, slot, slot->packets);
+        pool->published_packets = 0;
+    }
+    pool->published_packets = 0; /* of a round that is void */
 }
 
 /* What a packet carries, and where it is to be written: the same for a PSN however often it is sent. */

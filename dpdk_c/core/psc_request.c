@@ -47,7 +47,7 @@ static bool round_ok(const struct psc_qp *qp, const struct psc_packet *packet, c
     if (qp->responder.in_message)
         return true;
     if (target->op == PSC_OP_PROBE) /* has no round; a window that does not exist is left to access_ok */
-        return pool->ledger[rank].begun_rounds == 0 || target->window != 0 ||
+        return pool->ledger[rank].begun_rounds == qp->pool->first_round || target->window != 0 ||
                psc_refuse(refusal, PSC_FAULT_ROUND_MISMATCH, pool->ledger[rank].begun_rounds, 0);
     if (!psc_pool_round_ok(pool, rank, target->round, target->op, packet->dma_len, refusal))
         return false;
@@ -95,7 +95,8 @@ static bool slot_writable(const struct psc_job_pool *pool, uint32_t round)
             pool->results[psc_pool_slot_index(&pool->pool, round)].hold.count == 0);
 }
 
-/* The worker's probe has passed; now ours may: one full packet of zeros that writes where result 0 will. */
+/* The worker's probe has passed; now ours may: one full packet of zeros that writes where result 0 will. What
+ * the rank lacks of earlier epochs comes behind it: a result in that place would be lost under the zeros. */
 static void execute_probe(struct psc_lane *lane, struct psc_qp *qp)
 {
     if (qp->probe_received)
@@ -104,6 +105,7 @@ static void execute_probe(struct psc_lane *lane, struct psc_qp *qp)
     psc_requester_post(&qp->requester, PSC_TAG_PROBE, 1);
     psc_requester_ready(&qp->requester, 1, lane->now_ns);
     psc_want_to_send(lane, qp);
+    psc_deliver_missing(lane, qp);
 }
 
 static void begin_contribution(struct psc_lane *lane, struct psc_qp *qp, const struct psc_packet *packet,
@@ -111,6 +113,7 @@ static void begin_contribution(struct psc_lane *lane, struct psc_qp *qp, const s
 {
     struct psc_job_pool *pool = qp->pool;
 
+    psc_deliver_missing(lane, qp); /* if it sent no probe: still before any newer result */
     psc_requester_acked_through(&qp->requester, target->round - pool->pool.shape.window, lane->now_ns);
     psc_settle_acknowledged(lane, qp);
     if (psc_pool_begin(&pool->pool, qp->spec.rank, target->op, packet->dma_len)) {
@@ -199,6 +202,11 @@ static enum psc_drop respond(struct psc_lane *lane, struct psc_qp *qp, const str
     if (qp->job->left_ranks >> qp->spec.rank & 1)
         return PSC_DROP_QP_STATE;
     const struct target target = target_of(qp, packet);
+    if (qp->job->state == PSC_JOB_ENDING && target.window != 0) {
+        psc_responder_postponed(
+            &qp->responder); /* a NAK would spend the retries of a QP that results go to */
+        return PSC_DROP_QP_STATE;
+    }
     if (request_ok(qp, packet, &target, &refusal))
         return execute(lane, qp, packet, &target);
     psc_responder_refused(&qp->responder, refusal.fault);

@@ -22,6 +22,7 @@ void psc_settle_acknowledged(struct psc_lane *lane, struct psc_qp *qp)
             psc_pool_acknowledge(&qp->pool->pool, qp->spec.rank, (uint32_t)tag + 1);
     }
     psc_answer_leavers(lane, qp->job);
+    psc_answer_end(lane, qp->job);
 }
 
 static void refused_by_worker(struct psc_lane *lane, struct psc_qp *qp, uint8_t syndrome)
