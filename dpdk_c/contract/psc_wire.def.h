@@ -22,7 +22,8 @@ enum psc_pool_class { PSC_POOL_DATA = 0, PSC_POOL_SMALL = 1, PSC_POOL_CLASS_COUN
 
 /* Remote address of a contribution: va_base + (op_window << 56 | round << 24 | byte offset in the slot).
  * va_base is random per QP and below 2^62, op windows are below 64: the sum never overflows 64 bits.
- * Round numbers start at 0 in a job and go on over its epochs; slot = round mod 2W. A message starts at offset 0. */
+ * Round numbers start at 0 in a job and go on over its epochs; slot = round mod 2W. A message starts at
+ * offset 0. */
 #define PSC_VA_WINDOW_SHIFT 56
 #define PSC_VA_ROUND_SHIFT  24
 #define PSC_VA_BASE_BITS    62
