@@ -200,8 +200,17 @@ class Rack:
             "peer_start_psn": worker.psn,
             "result_rkey": worker.result_rkey,
             "result_va": worker.result_va,
+            "received": worker.received,
         }
         return self.apply("CONNECT", worker.job, qp=spec | changes)
+
+    def resume(self, job: int = 0, epoch: int = 2) -> None:
+        """RESUME; every worker has new ends of its QPs, on both sides, that no CONNECT has named yet."""
+        assert self.apply("RESUME", self.jobs[job], epoch=epoch)
+        for workers in self.jobs[job].workers:
+            for worker in workers:
+                worker.renew(next(self._numbers), self.random)
+                self._workers[worker.ip, worker.qpn] = worker
 
     def greet(self, job: Job) -> None:
         """Answers every ARP request for a worker of this job, and reads the CONNECTED events."""

@@ -5,6 +5,7 @@ What a worker is sent and breaks the protocol is an AssertionError.
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,20 @@ class Worker:
     msn: int = 0
     gap: bool = False
     _message: tuple[int, int] | None = None  # result in progress: place in the buffer, bytes still to come
+
+    @property
+    def received(self) -> int:
+        """Rounds whose result this worker has."""
+        return sum(imm != PROBE_IMM for imm in self.completions)
+
+    def renew(self, number: int, rnd: random.Random) -> None:
+        """Both ends of its QP for another epoch; what it has received, it keeps."""
+        self.qpn = 0x1100 + number
+        self.appliance_qpn = rnd.getrandbits(10) << 14 | (number & 1023) << 4 | 3
+        self.psn = rnd.getrandbits(24)
+        self.appliance_psn = self.expected_psn = rnd.getrandbits(24)
+        self.va_base, self.rkey = rnd.getrandbits(62), rnd.getrandbits(32)
+        self.acked_psn, self.msn, self.gap, self._message = None, 0, False, None
 
     def packet(self, opcode: int, psn: int, **fields: Any) -> Packet:
         """A packet from this worker to its QP at the appliance."""

@@ -1,0 +1,553 @@
+"""Rule 7: an epoch ends by a fault; a round that is complete keeps its result, the others are void. Then the job goes on
+over new QPs, or it ends when everybody who can be reached has what is complete.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from . import wire
+from .rack import PROGRESS_NS, RETRANSMIT_NS, Rack, acks, ints, results
+from .wire import Packet
+from .worker import PROBE_IMM, Worker
+
+LOST = "retry_exceeded"
+
+
+def halt(rack: Rack, rank: int = 0, job: int = 0) -> bool:
+    """A worker says that its QP died."""
+    return rack.apply("HALT", rack.jobs[job], rank=rank, fault=1)
+
+
+def end(rack: Rack, *dead: int) -> bool:
+    return rack.apply("END", rack.jobs[0], ranks=sum(1 << rank for rank in dead))
+
+
+def leave(rack: Rack, rank: int, *received: int) -> bool:
+    return rack.apply("LEAVE", rack.jobs[0], rank=rank, received=list(received))
+
+
+def kinds(rack: Rack) -> list[tuple[str, int]]:
+    return [(event.kind, event.rank) for event in rack.events()]
+
+
+def contribute(rack: Rack, round: int, *values, skip: tuple[Worker, ...] = ()) -> list[Packet]:
+    """Everybody's contribution to a round, `values` by rank; those in `skip` do not hear the answers."""
+    packets = [p for w, x in zip(rack.workers(), values, strict=True) for p in w.write(round, x)]
+    out = rack.poll(*packets)
+    return rack.poll(*(reply for p in out if rack.owner(p) not in skip for reply in rack.owner(p).receive(p)))
+
+
+def reconnect(rack: Rack) -> None:
+    """RESUME, and new connections for all, with probes both ways."""
+    rack.events()
+    rack.resume()
+    for worker in rack.workers():
+        assert rack.connect(worker)
+    rack.run(worker.probe() for worker in rack.workers())
+
+
+def imm(round: int) -> int:
+    return 0xABC00000 + round
+
+
+# ---- Halt. ----
+
+
+def test_a_worker_that_says_its_qp_died_ends_the_epoch_for_all(make_rack):
+    rack = make_rack(world=3, pools=2)
+    rack.run(p for w in rack.workers(pool=1) for p in w.write(0, ints(1)))
+    assert halt(rack, rank=2)
+    (fault,) = rack.events()
+    assert (fault.kind, fault.fault, fault.rank, fault.pool, fault.round) == ("fault", LOST, 2, 0, 0)
+    assert fault.complete == (0, 1) and rack.jobs[0].stats.faults == 1
+    assert rack.poll(*rack.workers()[0].write(0, ints(1)), after_ns=PROGRESS_NS) == []
+    assert halt(rack) and rack.events() == [], "told once"
+
+
+def test_an_impossible_halt_changes_nothing(rack):
+    assert not halt(rack, rank=2)
+    assert not rack.apply("HALT", rack.jobs[0], rank=0, fault=0)
+    assert not rack.apply("HALT", rack.jobs[0], rank=0, fault=99)
+    rack.run([*rack.workers()[0].write(0, ints(1)), *rack.workers()[1].write(0, ints(1))])
+    assert rack.events() == []
+
+
+# ---- Resume. ----
+
+
+def test_only_a_halted_job_can_be_resumed(rack):
+    job = rack.jobs[0]
+    assert not rack.apply("RESUME", job)
+    halt(rack)
+    assert rack.apply("RESUME", job) and not rack.apply("RESUME", job)
+    halt(rack)
+    end(rack)
+    assert not rack.apply("RESUME", job)
+    rack.detach(job)
+    assert not rack.apply("RESUME", job)
+
+
+def test_the_old_qpns_are_unknown_at_once_and_their_places_free(rack):
+    a, b = rack.workers()
+    old_qpn, (ghost,) = a.appliance_qpn, a.write(0, ints(1))
+    halt(rack)
+    rack.resume()
+    assert rack.stats.qps == 0
+    assert rack.poll(ghost) == [] and rack.drops() == {"unknown_qp": 1}
+    assert rack.connect(a, qpn=old_qpn ^ 1 << 14), "its index in the lane's table, another QPN"
+    assert rack.poll(ghost) == [] and rack.drops() == {"unknown_qp": 2}
+    assert not rack.connect(a) and rack.connect(b) and rack.stats.qps == 2
+
+
+@pytest.mark.parametrize("lacks", [0, 1, 3, 4])
+def test_what_a_rank_lacks_follows_its_probe(make_rack, lacks):
+    rack = make_rack(window=4)
+    a, b = rack.workers()
+    x = [(ints(2, seed=r, tail_bytes=8), ints(2, seed=9 + r, tail_bytes=8)) for r in range(4)]
+    for round in range(4):
+        contribute(rack, round, *x[round], skip=(b,) if round >= 4 - lacks else ())
+    halt(rack)
+    rack.resume()
+    assert b.received == 4 - lacks and rack.connect(a) and rack.connect(b)
+    assert rack.poll() == [], "not before its probe"
+    assert [p.imm for p in results(rack.poll(a.probe()))] == [PROBE_IMM]
+    out = results(rack.poll(b.probe()), b)
+    assert [p.imm for p in out if p.imm] == [PROBE_IMM, *map(imm, range(4 - lacks, 4))]
+    assert [p.psn - b.appliance_psn & 0xFFFFFF for p in out] == list(range(1 + 3 * lacks))
+    rack.run(reply for p in out for reply in b.receive(p))
+    for round in range(4 - lacks, 4):
+        np.testing.assert_array_equal(b.result(round, x[0][0]), sum(x[round]))
+    assert rack.jobs[0].stats.rounds_completed == 4
+
+
+def test_a_round_completed_in_the_turn_of_the_fault_is_kept(rack):
+    a, b = rack.workers()
+    x = ints(3)
+    out = rack.poll(*a.write(0, x), *b.write(0, x), a.packet(wire.MIDDLE, a.psn, payload=bytes(256)))
+    assert results(out) == [] and rack.fault().complete == (1,)
+    reconnect(rack)
+    for worker in (a, b):
+        np.testing.assert_array_equal(worker.result(0, x), x + x)
+    assert a.received == b.received == 1
+
+
+def test_an_incomplete_round_is_void_and_written_again(rack):
+    a, b = rack.workers()
+    x, y = ints(3, seed=1), ints(3, seed=2)
+    rack.run([*a.write(0, x), *b.write(0, y)[:2]])
+    assert rack.stats.tx_packets > 2 and a.received == 0, "half of it has left already"
+    halt(rack)
+    reconnect(rack)
+    rack.run([*b.write(0, y), *a.write(0, x)])
+    for worker in (a, b):
+        np.testing.assert_array_equal(worker.result(0, x), x + y)
+    stats = rack.jobs[0].stats
+    assert (stats.rounds_completed, stats.contribution_bytes) == (1, 3 * x.nbytes + y.nbytes * 2 // 3)
+
+
+def test_a_void_round_may_come_with_another_op_length_and_immediate(rack):
+    a, b = rack.workers()
+    rack.run(a.write(0, ints(3)))
+    halt(rack)
+    reconnect(rack)
+    x = ints(2).astype(np.float32)
+    rack.run(p for w in (a, b) for p in w.write(0, x, op=2, imm=7))
+    np.testing.assert_array_equal(a.result(0, x), x + x)
+
+
+def test_rounds_go_on_after_the_complete_ones(rack):
+    a, b = rack.workers()
+    for round in range(3):
+        contribute(rack, round, ints(1), ints(1))
+    rack.run(a.write(3, ints(1)))
+    halt(rack)
+    reconnect(rack)
+    rack.events()
+    rack.poll(*a.write(4, ints(1)))
+    fault = rack.fault()
+    assert (fault.fault, fault.expected, fault.got) == ("round_mismatch", 3, 4)
+    reconnect(rack)
+    for round in range(3, 12):
+        rack.run([*a.write(round, ints(1, seed=round)), *b.write(round, ints(1, seed=round))])
+        np.testing.assert_array_equal(a.result(round, ints(1)), 2 * ints(1, seed=round))
+
+
+def test_a_rank_that_lacks_a_whole_window_writes_after_its_first_result_only(rack):
+    a, b = rack.workers()
+    for round in range(2):
+        contribute(rack, round, ints(1), ints(1), skip=(b,))
+    halt(rack)
+    rack.resume()
+    assert rack.connect(a) and rack.connect(b)
+    rack.events()
+    rack.poll(*b.write(2, ints(1)))
+    fault = rack.fault()
+    assert (fault.fault, fault.rank, fault.expected, fault.got) == ("round_mismatch", 1, 1, 2)
+
+
+@pytest.mark.parametrize("probes", [True, False], ids=["after its probe", "without a probe"])
+def test_a_late_rank_gets_what_it_lacks_before_anything_newer(rack, probes):
+    a, b = rack.workers()
+    x = ints(2)
+    contribute(rack, 0, x, x, skip=(b,))
+    halt(rack)
+    rack.resume()
+    assert rack.connect(a)
+    rack.run([a.probe(), *a.write(1, x)])
+    assert a.received == 1, "nothing new without b"
+    assert rack.connect(b)
+    out = results(rack.poll(*([b.probe()] if probes else []), *b.write(1, x)), b)
+    assert [p.imm for p in out if p.imm] == [PROBE_IMM] * probes + [imm(0), imm(1)]
+    rack.run(reply for p in out for reply in b.receive(p))
+    np.testing.assert_array_equal(b.result(0, x), x + x)
+    np.testing.assert_array_equal(b.result(1, x), x + x)
+
+
+def test_a_probe_belongs_before_the_epoch_s_first_contribution(rack):
+    a, _ = rack.workers()
+    contribute(rack, 0, ints(1), ints(1))
+    halt(rack)
+    reconnect(rack)
+    rack.events()
+    rack.run(a.write(1, ints(1)))
+    rack.poll(a.probe())
+    fault = rack.fault()
+    assert (fault.fault, fault.expected, fault.got) == ("round_mismatch", 2, 0)
+
+
+def test_a_slot_freed_by_the_fault_is_not_written_while_a_frame_points_into_it(rack):
+    a, b = rack.workers()
+    x, y = ints(2, seed=1), ints(2, seed=2)
+    rack.held = []
+    rack.poll(*a.write(0, x), b.write(0, y)[0])
+    assert len(rack.held) == 2, "the half that was summed is on its way to both"
+    halt(rack)
+    held, rack.held = rack.held, None
+    reconnect(rack)
+    replay = a.write(0, x)
+    assert rack.poll(*replay) == [], "neither executed nor acknowledged nor NAKed"
+    for hold in held:
+        hold.count -= 1
+    rack.run([*replay, *b.write(0, y)])
+    np.testing.assert_array_equal(b.result(0, x), x + y)
+
+
+def test_a_result_delivered_again_is_the_same_bytes_however_often(rack):
+    a, b = rack.workers()
+    x = ints(2)
+    contribute(rack, 0, x, x, skip=(a, b))
+    for _ in range(5):
+        halt(rack)
+        rack.resume()
+        assert rack.connect(a) and rack.connect(b)
+        for worker in (a, b):
+            payload = b"".join(p.payload for p in results(rack.poll(worker.probe()), worker)[1:])
+            np.testing.assert_array_equal(np.frombuffer(payload, np.int32), x + x)
+    assert [event.complete for event in rack.events() if event.kind == "fault"] == [(1,)] * 5
+
+
+def test_received_is_between_what_was_acknowledged_and_what_is_complete(rack):
+    a, b = rack.workers()
+    contribute(rack, 0, ints(1), ints(1))
+    contribute(rack, 1, ints(1), ints(1), skip=(b,))
+    halt(rack)
+    rack.resume()
+    assert not rack.connect(b, received=3) and not rack.connect(b, received=0)
+    assert rack.stats.qps == 0
+    assert rack.connect(b, received=2), "its acknowledgement may be lost"
+    assert not rack.connect(a, received=1) and rack.connect(a, received=2)
+
+
+def test_the_rounds_of_each_pool_are_resumed_for_themselves(make_rack):
+    rack = make_rack(pools=2)
+    x = ints(1)
+    for round in range(3):
+        rack.run(p for w in rack.workers(pool=1) for p in w.write(round, x))
+    rack.run(rack.workers(pool=0)[0].write(0, x))
+    halt(rack)
+    rack.resume()
+    for pool in range(2):
+        for worker in rack.workers(pool=pool):
+            assert rack.connect(worker)
+    rack.run(
+        p for pool in range(2) for w in rack.workers(pool=pool) for p in [w.probe(), *w.write(3 * pool, x)]
+    )
+    assert [w.received for pool in range(2) for w in rack.workers(pool=pool)] == [1, 1, 4, 4]
+
+
+def test_another_job_does_not_notice(make_rack):
+    rack = make_rack()
+    rack.add_job()
+    c, d = rack.workers(1)
+    half = c.write(0, ints(2))
+    rack.run(half[:1])
+    halt(rack)
+    reconnect(rack)
+    rack.run([*half[1:], *d.write(0, ints(2))])
+    np.testing.assert_array_equal(d.result(0, ints(2)), 2 * ints(2))
+    assert {event.job for event in rack.events()} == {0}
+
+
+def test_a_round_is_waited_for_and_told_again_in_the_next_epoch(rack):
+    a, _ = rack.workers()
+    rack.run(a.write(0, ints(1)))
+    rack.poll(after_ns=PROGRESS_NS)
+    halt(rack)
+    reconnect(rack)
+    rack.events()
+    rack.run(a.write(0, ints(1)))
+    rack.poll(after_ns=PROGRESS_NS - 1)
+    assert rack.events() == []
+    rack.poll(after_ns=RETRANSMIT_NS)
+    assert [(e.kind, e.round, e.ranks) for e in rack.events()] == [("waiting", 0, 0b10)]
+
+
+def test_forty_epochs_leave_nothing_behind(rack):
+    a, b = rack.workers()
+    for round in range(40):
+        x = ints(1, seed=round)
+        rack.run([*a.write(round, x), *b.write(round, x), *a.write(round + 1, x)])
+        np.testing.assert_array_equal(b.result(round, x), x + x)
+        halt(rack, rank=round % 2)
+        reconnect(rack)
+        assert rack.stats.qps == 2
+    assert (rack.jobs[0].stats.rounds_completed, rack.jobs[0].stats.faults) == (40, 40)
+    rack.detach(rack.jobs[0])
+    assert (rack.stats.qps, rack.stats.slots) == (0, 0)
+
+
+# ---- Leave and detach beside it. ----
+
+
+def test_a_rank_that_has_left_is_not_connected_again_and_counts_as_having_everything(rack):
+    a, b = rack.workers()
+    contribute(rack, 0, ints(1), ints(1), skip=(a, b))
+    assert leave(rack, 0, 0)
+    halt(rack)
+    rack.resume()
+    assert rack.events()[-1].kind == "fault", "b lacks its result"
+    assert not rack.connect(a) and rack.connect(b)
+    rack.run([b.probe()])
+    assert b.received == 1 and ("left", 0) in kinds(rack)
+
+
+@pytest.mark.parametrize("when", ["halted", "resumed", "connected"])
+def test_a_rank_may_leave_at_any_point_of_a_resume(rack, when):
+    a, b = rack.workers()
+    contribute(rack, 0, ints(1), ints(1), skip=(a, b))
+    halt(rack)
+    if when == "halted":
+        assert leave(rack, 0, 0)
+    rack.resume()
+    if when == "resumed":
+        assert leave(rack, 0, 0)
+    if when == "connected":
+        assert rack.connect(a) and leave(rack, 0, 0)
+    assert rack.connect(b)
+    assert "left" not in {event.kind for event in rack.events()}
+    rack.run([b.probe()])
+    assert ("left", 0) in kinds(rack)
+    assert leave(rack, 1, 1) and kinds(rack) == [("left", 1)]
+
+
+def test_a_rank_that_leaves_after_its_probe_is_still_delivered_to(rack):
+    a, b = rack.workers()
+    contribute(rack, 0, ints(1), ints(1), skip=(a, b))
+    halt(rack)
+    rack.resume()
+    assert rack.connect(a) and rack.connect(b)
+    rack.run([b.probe()])
+    out = results(rack.poll(a.probe()), a)
+    assert leave(rack, 0, 0) and ("left", 0) not in kinds(rack)
+    rack.run(reply for p in out for reply in a.receive(p))
+    assert ("left", 0) in kinds(rack)
+
+
+def test_left_comes_with_a_connect_when_it_shows_that_everybody_has_everything(rack):
+    a, b = rack.workers()
+    contribute(rack, 0, ints(1), ints(1), skip=(a, b))
+    assert leave(rack, 0, 0)
+    halt(rack)
+    rack.resume()
+    assert rack.connect(b, received=1), "it had landed, only the acknowledgement was lost"
+    assert ("left", 0) in kinds(rack)
+
+
+def test_a_void_round_that_needs_a_rank_that_has_left_is_a_fault(rack):
+    a, b = rack.workers()
+    rack.run(a.write(0, ints(1)))
+    assert leave(rack, 0, 0)
+    halt(rack)
+    rack.resume()
+    assert rack.connect(b)
+    rack.poll(*b.write(0, ints(1)))
+    assert [(e.fault, e.rank, e.round) for e in rack.events() if e.kind == "fault"][1:] == [
+        ("rank_left", 0, 0)
+    ]
+
+
+@pytest.mark.parametrize("state", ["halted", "resumed", "connecting", "ending", "ended"])
+def test_detach_is_always_legal(rack, state):
+    a, b = rack.workers()
+    contribute(rack, 0, ints(1), ints(1), skip=(a, b))
+    if state not in ("ending",):
+        halt(rack)
+    if state in ("resumed", "connecting"):
+        rack.resume()
+    if state == "connecting":
+        assert rack.connect(a)
+    if state in ("ending", "ended"):
+        assert end(rack)
+    rack.detach(rack.jobs[0])
+    assert (rack.stats.qps, rack.stats.slots) == (0, 0)
+
+
+# ---- End. ----
+
+
+def test_what_is_complete_is_delivered_to_the_living_and_nothing_to_the_dead(make_rack):
+    rack = make_rack(world=3)
+    a, b, c = rack.workers()
+    x = ints(2)
+    contribute(rack, 0, x, x, x, skip=(a, b, c))
+    assert end(rack, 1) and rack.events() == []
+    out = results(rack.poll(after_ns=2 * RETRANSMIT_NS))
+    assert {p.dst for p in out} == {a.ip, c.ip}
+    rack.poll(*(reply for p in out if rack.owner(p) is a for reply in a.receive(p)))
+    assert rack.events() == [], "c has not acknowledged"
+    rack.poll(*(reply for p in out if rack.owner(p) is c for reply in c.receive(p)))
+    (ended,) = rack.events()
+    assert (ended.kind, ended.complete) == ("ended", (1,)) and rack.jobs[0].stats.faults == 1
+    assert rack.poll(after_ns=10 * PROGRESS_NS) == [] and rack.events() == []
+
+
+def test_end_with_nothing_to_deliver_is_answered_at_once(rack):
+    a, b = rack.workers()
+    rack.run([*a.write(0, ints(1)), *b.write(0, ints(1)), *a.write(1, ints(1))])
+    assert end(rack, 1) and end(rack, 0), "a second one is heard"
+    assert [(e.kind, e.complete) for e in rack.events()] == [("ended", (1,))]
+
+
+def test_nothing_is_executed_while_a_job_is_ending(rack):
+    a, b = rack.workers()
+    x = ints(1)
+    (old, new), lost = [*a.write(0, x), *a.write(1, x)], b.write(0, x)
+    rack.poll(old, *lost)
+    assert end(rack)
+    assert rack.poll(new, new.but(psn=new.psn + 1)) == [], "no NAK that would spend the QP's retries"
+    assert acks(rack.poll(old)) == [(old.psn, 0x1F, 1)], "what was executed is acknowledged again"
+    assert rack.poll(*b.write(1, x)) == []
+    rack.poll(after_ns=PROGRESS_NS + RETRANSMIT_NS)
+    assert [e.kind for e in rack.events()] == ["ended"], "neither a fault nor waiting is told any more"
+    assert rack.jobs[0].stats.rounds_completed == 1
+
+
+def test_a_half_published_result_is_never_finished(rack):
+    a, b = rack.workers()
+    x = ints(3)
+    contribute(rack, 0, x, x, skip=(a,))
+    rest = b.write(1, x)
+    out = rack.poll(*a.write(1, x), *rest[:2])
+    assert end(rack) and rack.poll(rest[2]) == []
+    rack.run(reply for p in results(out, a) for reply in a.receive(p))
+    for _ in range(3):
+        rack.run(reply for p in rack.poll(after_ns=2 * RETRANSMIT_NS) for reply in rack.owner(p).receive(p))
+    assert [(e.kind, e.complete) for e in rack.events()] == [("ended", (1,))]
+    assert (a.received, b.received) == (1, 1)
+
+
+def test_a_halted_job_ends_at_once_since_nobody_can_be_delivered_to(rack):
+    contribute(rack, 0, ints(1), ints(1), skip=tuple(rack.workers()))
+    halt(rack)
+    assert end(rack, 0) and [e.kind for e in rack.events()] == ["fault", "ended"]
+    assert rack.jobs[0].stats.faults == 1, "one epoch, one fault"
+
+
+def test_a_job_that_is_being_resumed_may_end_once_its_living_ranks_have_what_is_complete(make_rack):
+    rack = make_rack(world=3)
+    a, b, c = rack.workers()
+    x = ints(2)
+    contribute(rack, 0, x, x, x, skip=(a, b, c))
+    halt(rack)
+    rack.resume()
+    assert rack.connect(a)
+    assert end(rack, 1)
+    assert not rack.connect(b), "it is dead"
+    rack.run([a.probe()])
+    np.testing.assert_array_equal(a.result(0, x), 3 * x)
+    assert "ended" not in {event.kind for event in rack.events()}, "c may still come"
+    assert rack.connect(c) and rack.poll(*c.write(1, x)) == []
+    c.psn -= 2
+    rack.run([c.probe()])
+    np.testing.assert_array_equal(c.result(0, x), 3 * x)
+    assert kinds(rack)[-1][0] == "ended" and not rack.connect(b)
+
+
+def test_a_rank_that_never_comes_back_is_named_by_another_end(rack):
+    a, b = rack.workers()
+    contribute(rack, 0, ints(1), ints(1), skip=(a, b))
+    halt(rack)
+    rack.resume()
+    assert end(rack, 0) and rack.connect(b, received=0)
+    rack.poll(after_ns=10 * PROGRESS_NS)
+    assert "ended" not in {event.kind for event in rack.events()}
+    assert end(rack, 1) and kinds(rack) == [("ended", 0)]
+
+
+@pytest.mark.parametrize("how", ["silence", "nak", "halt", "refusal", "leave"])
+def test_a_rank_that_is_cut_off_does_not_hold_up_the_end(rack, how):
+    a, b = rack.workers()
+    contribute(rack, 0, ints(1), ints(1), skip=(a, b))
+    rack.poll(after_ns=2 * RETRANSMIT_NS)
+    assert end(rack, 1) and rack.events() == []
+    if how == "silence":
+        for _ in range(8):
+            rack.poll(after_ns=2 * RETRANSMIT_NS)
+    if how == "nak":
+        rack.poll(a.ack(a.expected_psn, 0x62))
+    if how == "halt":
+        assert halt(rack, rank=0)
+    if how == "refusal":
+        assert acks(rack.poll(a.write(0, bytes(256), op=0, imm=PROBE_IMM)[0].but(rkey=1)))
+    if how == "leave":
+        assert leave(rack, 0, 0)
+    assert [e.kind for e in rack.events()] == ["ended"], "no fault after end"
+    assert halt(rack) and rack.events() == []
+
+
+def test_a_rank_whose_mac_is_not_found_does_not_hold_up_the_end(rack):
+    a, b = rack.workers()
+    contribute(rack, 0, ints(1), ints(1), skip=(a, b))
+    halt(rack)
+    rack.resume()
+    rack.events()
+    assert end(rack, 1)
+    rack.now_ns += 61_000_000_000
+    assert rack.connect(a)
+    for _ in range(12):
+        rack.poll(after_ns=100_000_000)
+    assert [e.kind for e in rack.events()] == ["ended"]
+
+
+def test_one_pool_cut_off_does_not_keep_the_other_from_its_results(make_rack):
+    rack = make_rack(pools=2)
+    x = ints(1)
+    out = rack.poll(*(p for pool in (0, 1) for w in rack.workers(pool=pool) for p in w.write(0, x)))
+    assert end(rack, 1)
+    a, small_a = rack.workers()[0], rack.workers(pool=1)[0]
+    rack.poll(a.ack(a.expected_psn, 0x61))
+    assert rack.events() == []
+    rack.poll(*(reply for p in results(out, small_a) for reply in small_a.receive(p)))
+    assert [e.kind for e in rack.events()] == ["ended"]
+
+
+def test_a_job_that_has_ended_takes_up_nothing(rack):
+    a, b = rack.workers()
+    assert end(rack, 0) and [e.kind for e in rack.events()] == ["ended"]
+    assert rack.poll(*a.write(0, ints(1)), *b.write(0, ints(1)), after_ns=PROGRESS_NS) == []
+    assert not rack.apply("RESUME", rack.jobs[0]) and halt(rack) and leave(rack, 1, 0)
+    assert rack.events() == [] and rack.drops() == {"qp_state": 2}
+    rack.detach(rack.jobs[0])
+    assert not halt(rack) and not end(rack)
