@@ -98,12 +98,64 @@ static void a_slot_that_one_rank_has_not_acknowledged_is_not_writable(void **sta
     free(memory);
 }
 
+/* Rule 7, over the wrap: what is complete stays and is still guarded, what is not is void and begun anew. */
+static void a_rewound_pool_keeps_what_is_complete(void **state)
+{
+    struct psc_pool pool;
+    void *memory = make_pool(&pool, UINT32_MAX);
+    int32_t sum;
+
+    (void)state;
+    for (uint32_t rank = 0; rank < RANKS; rank++)
+        contribute(&pool, rank, UINT32_MAX, 5);
+    psc_pool_acknowledge(&pool, 0, 0);
+    contribute(&pool, 0, 0, 7);
+    contribute(&pool, 0, 1, 7);
+    contribute(&pool, 1, 0, 7);
+
+    psc_pool_rewind(&pool);
+    assert_int_equal(pool.completed_rounds, 0);
+    memcpy(&sum, psc_pool_find(&pool, UINT32_MAX)->accumulator, sizeof sum);
+    assert_int_equal(sum, 15);
+    assert_null(psc_pool_find(&pool, 0));
+    assert_null(psc_pool_find(&pool, 1));
+    assert_int_equal(psc_pool_missing(&pool, 0), 0x7);
+    for (uint32_t rank = 0; rank < RANKS; rank++)
+        assert_int_equal(contribute(&pool, rank, 0, (int32_t)rank), rank == RANKS - 1);
+    memcpy(&sum, psc_pool_find(&pool, 0)->accumulator, sizeof sum);
+    assert_int_equal(sum, 0 + 1 + 2);
+    free(memory);
+}
+
+static void what_a_rank_says_it_has_is_complete_and_all_that_it_acknowledged(void **state)
+{
+    struct psc_pool pool;
+    void *memory = make_pool(&pool, UINT32_MAX - 1);
+
+    (void)state;
+    for (uint32_t round = UINT32_MAX - 1; round != 1; round++)
+        for (uint32_t rank = 0; rank < RANKS; rank++)
+            contribute(&pool, rank, round, 1);
+    psc_pool_acknowledge(&pool, 2, UINT32_MAX);
+    assert_false(psc_pool_received_ok(&pool, 2, UINT32_MAX - 1));
+    assert_true(psc_pool_received_ok(&pool, 2, UINT32_MAX));
+    assert_true(psc_pool_received_ok(&pool, 2, 1));
+    assert_false(psc_pool_received_ok(&pool, 2, 2));
+    assert_true(psc_pool_received_ok(&pool, 1, UINT32_MAX - 1));
+    psc_pool_acknowledge(&pool, 2, 1);
+    assert_true(psc_pool_has_all(&pool, 2));
+    assert_false(psc_pool_has_all(&pool, 1));
+    free(memory);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rounds_go_on_over_the_wrap),
         cmocka_unit_test(the_window_holds_over_the_wrap),
         cmocka_unit_test(a_slot_that_one_rank_has_not_acknowledged_is_not_writable),
+        cmocka_unit_test(a_rewound_pool_keeps_what_is_complete),
+        cmocka_unit_test(what_a_rank_says_it_has_is_complete_and_all_that_it_acknowledged),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

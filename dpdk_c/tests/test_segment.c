@@ -115,6 +115,23 @@ static void a_job_that_comes_back_goes_on_in_its_row(void **state)
     psc_segment_close(segment);
 }
 
+static void an_epoch_is_joined_anew_in_the_same_row(void **state)
+{
+    struct psc_segment *segment = psc_segment_create(path, LANES, ROWS);
+    struct psc_job_stats *row = claim(segment, "job", 1);
+    uint64_t generation = row->generation;
+
+    (void)state;
+    row->rounds_completed = 7;
+    psc_segment_set_row_state(row, PSC_JOB_ROW_READY);
+    psc_segment_begin_epoch(row, 2);
+    assert_int_equal(row->epoch, 2);
+    assert_int_equal(row->state, PSC_JOB_ROW_JOINING);
+    assert_int_equal(row->rounds_completed, 7);
+    assert_int_equal(row->generation, generation + 4);
+    psc_segment_close(segment);
+}
+
 static void the_row_that_ended_longest_ago_is_taken_from_zero(void **state)
 {
     struct psc_segment *segment = psc_segment_create(path, LANES, ROWS);
@@ -146,6 +163,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_new_segment_leaves_the_older_one_to_its_readers, make_path,
                                         remove_path),
         cmocka_unit_test_setup_teardown(a_job_that_comes_back_goes_on_in_its_row, make_path, remove_path),
+        cmocka_unit_test_setup_teardown(an_epoch_is_joined_anew_in_the_same_row, make_path, remove_path),
         cmocka_unit_test_setup_teardown(the_row_that_ended_longest_ago_is_taken_from_zero, make_path,
                                         remove_path),
         cmocka_unit_test(a_path_that_cannot_be_says_so),

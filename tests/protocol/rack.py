@@ -209,6 +209,7 @@ class Rack:
         assert self.apply("RESUME", self.jobs[job], epoch=epoch)
         for workers in self.jobs[job].workers:
             for worker in workers:
+                del self._workers[worker.ip, worker.qpn]
                 worker.renew(next(self._numbers), self.random)
                 self._workers[worker.ip, worker.qpn] = worker
 

@@ -1,5 +1,5 @@
-"""Rule 7: an epoch ends by a fault; a round that is complete keeps its result, the others are void. Then the job goes on
-over new QPs, or it ends when everybody who can be reached has what is complete.
+"""Rule 7: an epoch ends by a fault; a round that is complete keeps its result, the others are void. Then the job goes
+on over new QPs, or it ends when everybody who can be reached has what is complete.
 """
 
 from __future__ import annotations

@@ -42,8 +42,7 @@ class Nic:
 
     def post(self) -> None:
         """Rule 5: round r+W only after result r was received and drained."""
-        drained = len(self.worker.completions)
-        while self.posted < min(len(self.messages), drained + self.worker.job.window):
+        while self.posted < min(len(self.messages), self.worker.received + self.worker.job.window):
             self.stream += self.worker.write(self.posted, self.messages[self.posted])
             self.posted += 1
 
@@ -63,9 +62,9 @@ class Nic:
         if packet.opcode == wire.ACK:
             self._response(packet, now_ns)
             return []
-        before = len(self.worker.completions)
+        before = self.worker.received
         replies = self.worker.receive(packet)
-        for round in range(before, len(self.worker.completions)):
+        for round in range(before, self.worker.received):
             np.testing.assert_array_equal(self.worker.result(round, self.sums[round]), self.sums[round])
         return replies
 
@@ -82,7 +81,7 @@ class Nic:
             self.timer_ns = now_ns
 
     def done(self) -> bool:
-        return len(self.worker.completions) == len(self.messages) and not self.stream
+        return self.worker.received == len(self.messages) and not self.stream
 
 
 class Network:
