@@ -496,6 +496,16 @@ def test_a_rank_that_never_comes_back_is_named_by_another_end(rack):
     assert end(rack, 1) and kinds(rack) == [("ended", 0)]
 
 
+def test_a_connect_may_show_that_nothing_is_owed_any_more(rack):
+    a, b = rack.workers()
+    contribute(rack, 0, ints(1), ints(1), skip=(a, b))
+    halt(rack)
+    rack.resume()
+    assert end(rack, 0)
+    assert rack.connect(b, received=1), "it had landed, only the acknowledgement was lost"
+    assert kinds(rack)[-1][0] == "ended"
+
+
 @pytest.mark.parametrize("how", ["silence", "nak", "halt", "refusal", "leave"])
 def test_a_rank_that_is_cut_off_does_not_hold_up_the_end(rack, how):
     a, b = rack.workers()
