@@ -101,8 +101,7 @@ static bool leave(struct psc_lane *lane, struct psc_job *job, uint32_t rank, con
     job->leaving_ranks |= rank_bit;
     for (uint32_t i = 0; i < job->spec.pool_count; i++)
         settle_leaver(lane, &job->pools[i].qps[rank], received[i]);
-    if (job->state == PSC_JOB_RUNNING)
-        fault_if_waited_for(lane, job, rank);
+    fault_if_waited_for(lane, job, rank);
     psc_answer_leavers(lane, job);
     psc_answer_end(lane, job);
     return true;

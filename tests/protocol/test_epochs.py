@@ -248,6 +248,18 @@ def test_a_result_delivered_again_is_the_same_bytes_however_often(rack):
     assert [event.complete for event in rack.events() if event.kind == "fault"] == [(1,)] * 5
 
 
+def test_what_was_owed_and_unsent_is_forgotten(rack):
+    a, b = rack.workers()
+    x = ints(1)
+    rack.poll(*a.write(0, x), *b.write(0, x), max_emits=0)
+    halt(rack)
+    reconnect(rack)
+    assert (a.received, b.received) == (1, 1)
+    rack.run([*a.write(1, x), *b.write(1, x)])
+    assert (a.received, b.received) == (2, 2) and rack.stats.retransmitted_packets == 0
+    assert (rack.stats.acks_sent, rack.stats.acks_received) == (4, 6)
+
+
 def test_received_is_between_what_was_acknowledged_and_what_is_complete(rack):
     a, b = rack.workers()
     contribute(rack, 0, ints(1), ints(1))
@@ -328,7 +340,7 @@ def test_a_rank_that_has_left_is_not_connected_again_and_counts_as_having_everyt
     halt(rack)
     rack.resume()
     assert rack.events()[-1].kind == "fault", "b lacks its result"
-    assert not rack.connect(a) and rack.connect(b)
+    assert not rack.connect(a, received=1) and rack.connect(b)
     rack.run([b.probe()])
     assert b.received == 1 and ("left", 0) in kinds(rack)
 
@@ -503,6 +515,15 @@ def test_a_connect_may_show_that_nothing_is_owed_any_more(rack):
     rack.resume()
     assert end(rack, 0)
     assert rack.connect(b, received=1), "it had landed, only the acknowledgement was lost"
+    assert kinds(rack)[-1][0] == "ended"
+
+
+def test_a_rank_that_leaves_instead_of_coming_back_is_owed_nothing(rack):
+    a, b = rack.workers()
+    contribute(rack, 0, ints(1), ints(1), skip=(a, b))
+    halt(rack)
+    rack.resume()
+    assert end(rack, 0) and leave(rack, 1, 0)
     assert kinds(rack)[-1][0] == "ended"
 
 

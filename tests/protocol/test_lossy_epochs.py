@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import pytest
 
 from . import wire
-from .rack import PROBE_IMM, Event, Rack, results
+from .rack import Event, Rack, results
 from .test_lossy import MAX_STEPS, SEEDS, STEP_NS, Network, Nic, Port, make_nics, start_psn
 from .wire import Packet
+from .worker import PROBE_IMM
 
 PATIENCE_STEPS = 600  # until a worker whose QP has died without a trace says so
 
