@@ -289,6 +289,20 @@ def test_the_rounds_of_each_pool_are_resumed_for_themselves(make_rack):
     assert [w.received for pool in range(2) for w in rack.workers(pool=pool)] == [1, 1, 4, 4]
 
 
+def test_an_address_given_up_for_a_halted_job_is_asked_for_again(make_rack):
+    rack = make_rack(connected=False)
+    a, _ = rack.workers()
+    again = rack.add_job().workers[0][0]
+    again.ip = a.ip
+    assert rack.connect(a)
+    for _ in range(11):
+        rack.poll(after_ns=100_000_000)
+    assert rack.fault().fault == "unreachable" and len(rack.other) == 10
+    assert rack.connect(again)
+    rack.poll(after_ns=RETRANSMIT_NS)
+    assert rack.events() == [] and len(rack.other) == 11
+
+
 def test_another_job_does_not_notice(make_rack):
     rack = make_rack()
     rack.add_job()
