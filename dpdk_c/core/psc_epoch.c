@@ -78,7 +78,7 @@ bool psc_job_resume(struct psc_lane *lane, struct psc_job *job, uint32_t epoch)
     return true;
 }
 
-/* A halted job has no QP that works: then nobody can be delivered to, and ENDED comes at once. */
+/* QPs of the dead are in ERR like all QPs of a halted job: nobody is owed anything through them. */
 bool psc_job_end(struct psc_lane *lane, struct psc_job *job, uint64_t dead_ranks)
 {
     if (!psc_job_attached(job))
@@ -88,21 +88,18 @@ bool psc_job_end(struct psc_lane *lane, struct psc_job *job, uint64_t dead_ranks
     if (job->state == PSC_JOB_RUNNING)
         psc_count_fault(job);
     job->state = PSC_JOB_ENDING;
-    job->dead_ranks |= dead_ranks;
     stop_qps(job, dead_ranks);
     psc_answer_end(lane, job);
     return true;
 }
 
-/* A rank that lives, has not left, and can be reached or may yet be connected lacks a complete result. */
+/* A rank that has not left, and whose QP works or may yet be connected, lacks a complete result. */
 static bool owes_results(const struct psc_job *job)
 {
-    uint64_t gone = job->dead_ranks | job->left_ranks;
-
     for (uint32_t i = 0; i < job->spec.pool_count; i++) {
         const struct psc_job_pool *pool = &job->pools[i];
         for (uint32_t rank = 0; rank < job->spec.world_size; rank++)
-            if (!(gone >> rank & 1) && pool->qps[rank].state != PSC_QP_ERR &&
+            if (!(job->left_ranks >> rank & 1) && pool->qps[rank].state != PSC_QP_ERR &&
                 !psc_pool_has_all(&pool->pool, rank))
                 return true;
     }

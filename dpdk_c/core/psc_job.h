@@ -81,7 +81,6 @@ struct psc_job {
     struct psc_job *next;             /* in lane->jobs */
     uint64_t left_ranks;              /* bit per rank that posts nothing more */
     uint64_t leaving_ranks;           /* of them: those that still wait for LEFT */
-    uint64_t dead_ranks;              /* bit per rank that END has named */
     struct psc_crc32_shift mtu_shift; /* appends a full packet's CRC to its headers' */
     struct psc_job_pool pools[PSC_MAX_POOLS];
 };

@@ -66,6 +66,11 @@ def test_a_worker_that_says_its_qp_died_ends_the_epoch_for_all(make_rack):
     assert halt(rack) and rack.events() == [], "told once"
 
 
+def test_a_worker_that_is_not_connected_yet_may_say_so_too(make_rack):
+    rack = make_rack(connected=False, pools=2)
+    assert halt(rack, rank=1) and rack.fault().rank == 1
+
+
 def test_an_impossible_halt_changes_nothing(rack):
     assert not halt(rack, rank=2)
     assert not rack.apply("HALT", rack.jobs[0], rank=0, fault=0)
@@ -359,6 +364,15 @@ def test_a_rank_that_has_left_is_not_connected_again_and_counts_as_having_everyt
     assert b.received == 1 and ("left", 0) in kinds(rack)
 
 
+def test_left_comes_with_the_resume_when_the_leaver_alone_lacked_something(rack):
+    a, _ = rack.workers()
+    contribute(rack, 0, ints(1), ints(1), skip=(a,))
+    assert leave(rack, 0, 0) and rack.events() == []
+    halt(rack, rank=1)
+    rack.resume()
+    assert kinds(rack) == [("fault", 1), ("left", 0)]
+
+
 @pytest.mark.parametrize("when", ["halted", "resumed", "connected"])
 def test_a_rank_may_leave_at_any_point_of_a_resume(rack, when):
     a, b = rack.workers()
@@ -468,6 +482,23 @@ def test_nothing_is_executed_while_a_job_is_ending(rack):
     rack.poll(after_ns=PROGRESS_NS + RETRANSMIT_NS)
     assert [e.kind for e in rack.events()] == ["ended"], "neither a fault nor waiting is told any more"
     assert rack.jobs[0].stats.rounds_completed == 1
+
+
+def test_an_ending_job_has_the_clock_of_its_results_only(make_rack):
+    rack = make_rack(window=4)
+    a, _ = rack.workers()
+    for round in range(2):
+        contribute(rack, round, ints(1), ints(1), skip=(a,))
+    rack.poll(a.write(2, ints(2))[0])
+    assert end(rack, 1)
+    rack.poll(after_ns=3 * PROGRESS_NS // 4)
+    rack.poll(a.ack(a.expected_psn))
+    rack.poll(after_ns=PROGRESS_NS // 2)
+    assert rack.events() == [], (
+        "a message that stands still and a rank that has not begun mean nothing any more"
+    )
+    rack.poll(a.ack(a.expected_psn + 1))
+    assert [e.kind for e in rack.events()] == ["ended"]
 
 
 def test_a_half_published_result_is_never_finished(rack):
