@@ -203,8 +203,8 @@ static enum psc_drop respond(struct psc_lane *lane, struct psc_qp *qp, const str
         return PSC_DROP_QP_STATE;
     const struct target target = target_of(qp, packet);
     if (qp->job->state == PSC_JOB_ENDING && target.window != 0) {
-        psc_responder_postponed(
-            &qp->responder); /* a NAK would spend the retries of a QP that results go to */
+        /* Silence: a NAK would spend the retries of a QP that results still go to. */
+        psc_responder_postponed(&qp->responder);
         return PSC_DROP_QP_STATE;
     }
     if (request_ok(qp, packet, &target, &refusal))
