@@ -166,8 +166,9 @@ void psc_ctl_stop(void);
 
 /* Opens a job on a lane: reserves its slots and QPNs. qps[pool * world_size + rank] get our ends. */
 enum psc_ctl_code psc_ctl_job_open(const struct psc_ctl_job *spec, uint32_t *job, struct psc_ctl_qp *qps);
-/* Answered by CONNECTED, FAULT or REJECTED. Rejected is, among others, a `received` of more rounds than are
- * complete or fewer than the worker's QP has acknowledged, and every rank that has left or is dead. */
+/* Answered by CONNECTED, FAULT or REJECTED, or by an ENDED that was under way. Rejected is, among others, a
+ * `received` of more rounds than are complete or fewer than the worker's QP has acknowledged, and every rank
+ * that has left or is dead. */
 enum psc_ctl_code psc_ctl_qp_connect(uint32_t job, uint32_t pool, uint32_t rank,
                                      const struct psc_ctl_peer *peer);
 /* For the statistics: the job's rounds may begin. */
@@ -181,9 +182,8 @@ enum psc_ctl_code psc_ctl_job_halt(uint32_t job, uint32_t rank, uint32_t fault);
 enum psc_ctl_code psc_ctl_job_resume(uint32_t job, uint32_t epoch, struct psc_ctl_qp *qps);
 /* No more rounds; bit per rank in `dead_ranks`. Results of complete rounds are still delivered to the others,
  * also to those that psc_ctl_qp_connect names later if the job has been resumed. Answered by ENDED, once; a
- * FAULT that was told before may be read first, and a psc_ctl_qp_connect that meets an ended job is REJECTED:
- * nothing was owed. A rank that is not connected or does not probe is waited for without end: call again with
- * the ranks that have died meanwhile, or close the job. */
+ * FAULT that was told before may be read first. A rank that is not connected or does not probe is waited for
+ * without end: call again with the ranks that have died meanwhile, or close the job. */
 enum psc_ctl_code psc_ctl_job_end(uint32_t job, uint64_t dead_ranks);
 /* received[pool]: rounds whose result the rank has. Answered by LEFT, or after psc_ctl_job_end by ENDED. */
 enum psc_ctl_code psc_ctl_rank_leave(uint32_t job, uint32_t rank, const uint32_t *received);

@@ -539,7 +539,7 @@ def test_a_job_that_is_being_resumed_may_end_once_its_living_ranks_have_what_is_
     c.psn -= 2
     rack.run([c.probe()])
     np.testing.assert_array_equal(c.result(0, x), 3 * x)
-    assert kinds(rack)[-1][0] == "ended" and not rack.connect(b)
+    assert kinds(rack)[-1][0] == "ended"
 
 
 def test_a_rank_that_never_comes_back_is_named_by_another_end(rack):
@@ -561,6 +561,16 @@ def test_a_connect_may_show_that_nothing_is_owed_any_more(rack):
     assert end(rack, 0)
     assert rack.connect(b, received=1), "it had landed, only the acknowledgement was lost"
     assert kinds(rack)[-1][0] == "ended"
+
+
+def test_a_connect_that_crosses_a_fault_or_the_end_is_answered_by_it(rack):
+    a, b = rack.workers()
+    halt(rack)
+    rack.resume()
+    halt(rack)
+    assert rack.connect(a) and rack.stats.qps == 0
+    assert end(rack, 0) and rack.connect(b) and rack.stats.qps == 0
+    assert [event.kind for event in rack.events()] == ["fault", "fault", "ended"]
 
 
 def test_a_rank_that_leaves_instead_of_coming_back_is_owed_nothing(rack):
