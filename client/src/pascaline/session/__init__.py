@@ -19,7 +19,7 @@ from pascaline.errors import ApplianceUnreachable, EpochEnded, PascalineError, S
 from pascaline.reduce import Line, op_windows
 from pascaline.session import fork
 from pascaline.session.arrays import flat_view
-from pascaline.session.control import EMULATED_HANDSHAKE_S, HANDSHAKE_S, ConnectionLost, Control, Message
+from pascaline.session.control import EMULATED_HANDSHAKE_S, HANDSHAKE_S, Control, Message
 from pascaline.session.epochs import Epochs
 from pascaline.session.handshake import specs_of
 from pascaline.session.identity import resolve
@@ -80,7 +80,7 @@ class Session:
         self._lock = threading.Lock()
         self._sequence = 0
         self._closed = False
-        self._leaving = self._left = False
+        self._left = False
         self._parted = threading.Event()
         self._codecs: dict[tuple[str, str], codecs.Codec] = {}
         self._join(Wishes(plan, chunk_bytes, window, join_timeout_s), timeout_s)
@@ -110,7 +110,7 @@ class Session:
         limit_s = offer.straggler_timeout_s if timeout_s is None else timeout_s
         self._epochs = Epochs(offer, self._identity.appliance, link, self._lines, self._control.send)
         self._progress = Progress(
-            link, self._lines, by_class["data"], by_class["small"], limit_s, self._epochs, self._resumed
+            link, self._lines, by_class["data"], by_class["small"], limit_s, self._epochs
         )
         self._progress.start()
         self._control.deliver(self._on_message, self._on_end)
@@ -176,9 +176,8 @@ class Session:
             self._check_usable()
             self._progress.wait_idle(threading.TIMEOUT_MAX)
             self._check_usable()
-            self._leaving = True
-            self._say_leave()
-            self._parted.wait(self._epochs.offer.deadline_s + _LEFT_S)
+            self._progress.leave()
+            self._parted.wait(2 * self._epochs.offer.deadline_s + _LEFT_S)
             if not self._left:
                 self._progress.wait_ended(_FLUSH_S if self._parted.is_set() else 0)
                 self._check_usable()
@@ -187,12 +186,6 @@ class Session:
                 )
         finally:
             self.close()
-
-    def _say_leave(self) -> None:
-        with contextlib.suppress(ConnectionLost):  # then the verdict is on its way
-            self._control.send(
-                contract.Leave(received=[line.rounds_drained & 0xFFFFFFFF for line in self._lines])
-            )
 
     def close(self) -> None:
         """Abort: end everything at once, without a word to the other ranks, whose rounds then fail. Idempotent."""
@@ -233,13 +226,6 @@ class Session:
             )
         if self._progress.error:
             raise self._progress.error
-
-    # Called by the progress thread.
-
-    def _resumed(self) -> None:
-        """A new epoch has begun. A leave that met the old one's end was not heard."""
-        if self._leaving:
-            self._say_leave()
 
     # Called by the control thread.
 

@@ -52,6 +52,7 @@ class Epochs(Handshake):
         self._messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._fault = ""
+        self._leaving = False
         self.verdict: PascalineError | None = None
         """What ended the session for good; the first one stands."""
 
@@ -83,13 +84,24 @@ class Epochs(Handshake):
 
     def resume(self, ended: contract.Ended) -> None:
         """From a resumable Ended to Ready, as often as it takes. Raises what ends the session."""
+        if self._leaving:
+            self.drain()
+            return
         self._begin(ended.message)
         self._attempts(ended)
 
     def report(self, fault: LinkFault) -> None:
         """One of our queue pairs has failed: say so, hear the verdict, resume."""
+        if self._leaving:
+            self.drain()
+            return
         self._begin(str(fault))
         self._attempts(self._broken(fault))
+
+    def leave(self) -> None:
+        """Everything that this worker wanted is here: it takes part in no further epoch, and waits for Left."""
+        self._leaving = True
+        self.send(contract.Leave(received=self._received()))
 
     def drain(self) -> None:
         """The last epoch's end: what has landed whole is a result, then nothing is."""
@@ -121,8 +133,7 @@ class Epochs(Handshake):
     def _attempt(self, ended: contract.Ended) -> None:
         """Flush and drain; say what is here; new queue pairs; then redelivered results and stored contributions."""
         self.drain()
-        received = [line.rounds_drained & _ROUND_MASK for line in self._lines]
-        self.send(contract.Resume(epoch=ended.epoch, received=received))
+        self.send(contract.Resume(epoch=ended.epoch, received=self._received()))
         offer = self.expect(contract.Offer)
         self._check_offer(offer)
         self._reach(offer)
@@ -130,6 +141,9 @@ class Epochs(Handshake):
         self.offer = offer
         for line, complete in zip(self._lines, offer.complete, strict=True):
             line.write_again(complete)
+
+    def _received(self) -> list[int]:
+        return [line.rounds_drained & _ROUND_MASK for line in self._lines]
 
     def _check_offer(self, offer: contract.Offer) -> None:
         shapes = [(o.mtu, [(p.window, p.chunk_bytes) for p in o.pools]) for o in (self.offer, offer)]

@@ -12,7 +12,7 @@ import select
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -39,10 +39,9 @@ class Progress:
         small: Line,
         timeout_s: float,
         epochs: Epochs,
-        resumed: Callable[[], None],
     ) -> None:
         self._link, self._lines, self._data, self._small = link, lines, data, small
-        self._epochs, self._resumed = epochs, resumed
+        self._epochs = epochs
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._inbox: deque[tuple[Collective, Work]] = deque()
@@ -51,6 +50,7 @@ class Progress:
         self._idle.set()
         self._last_progress = time.monotonic()
         self._waiting: tuple[tuple[int, ...], str] = ((), "")
+        self._leave_wanted = False
         self.error: PascalineError | None = None
         self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._thread = threading.Thread(target=self._run, name="pascaline-progress", daemon=True)
@@ -75,6 +75,11 @@ class Progress:
     def end(self, error: PascalineError) -> None:
         """The link is flushed, what has landed is drained, the rest fails with `error`. The first verdict stands."""
         self._epochs.end(error)
+
+    def leave(self) -> None:
+        """Say Leave as soon as nothing is pending; in the thread, so that it never meets a resume half-way."""
+        self._leave_wanted = True
+        self._wake()
 
     def _wake(self) -> None:
         with self._lock:
@@ -124,6 +129,9 @@ class Progress:
                     self._turn()
                     self._watch_clock()
                     self._epochs.check()
+                    if self._leave_wanted and not self._works:
+                        self._leave_wanted = False
+                        self._epochs.leave()
                     continue
                 except Halted as halted:
                     self._epochs.resume(halted.ended)
@@ -131,7 +139,6 @@ class Progress:
                     self._epochs.report(fault)
                 self._last_progress = time.monotonic()
                 self._waiting = ((), "")
-                self._resumed()
         except PascalineError as error:
             return error
 

@@ -26,8 +26,8 @@ TIMEOUT_NIC = 14
 TIMEOUT_SOFTWARE_MAX = 18
 TIMER_UNIT_S = 4.096e-6
 DETECTION_SHARE = 0.4
-"""Of the deadline: what may pass until a fault is seen; the rest is for resuming. The appliance's progress limit has the
-same share of it, by default 2 s of 5 s.
+"""Of the deadline: what may pass until a fault is seen; the rest is for resuming. The appliance's progress limit has
+the same share of it, by default 2 s of 5 s.
 """
 HOP_LIMIT = 64
 RECEIVE_BIT = 1 << 8
