@@ -27,7 +27,7 @@ from pascaline.link import LinkFault, PoolEnd, PoolSpec, Result
 from pascaline.link.verbs.device import Port
 from pascaline.link.verbs.pool import COUNT_SHIFT, RECEIVE_BIT, VerbsPool, queue_depths
 
-_FLUSH_S = 2.0
+_FLUSH_S = 0.5
 _POLL_BATCH = 32
 _opening = threading.Lock()
 
