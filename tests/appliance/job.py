@@ -36,7 +36,7 @@ def ints(*values: int) -> bytes:
 
 
 def ended(workers: list[Worker], fault: str, *parts: str) -> None:
-    """The job has ended for these workers by this fault, in a sentence with all parts. Asked what they have, they say it."""
+    """The job has ended for these workers by this fault, in a sentence with all parts. Halted before, they resume."""
     messages = [worker.expect("ended") for worker in workers]
     for worker, message in zip(workers, messages, strict=True):
         if message["resumable"]:

@@ -14,6 +14,7 @@ import pytest
 from pascaline import codec as codecs
 from pascaline.contract import control
 from pascaline.errors import ApplianceUnreachable, EpochEnded, SessionClosed
+from pascaline.link.verbs.pool import timeout_exponent
 from pascaline.reduce import Chunk, Line, op_windows
 from pascaline.session.progress import Progress
 from pascaline.session.work import Work
@@ -276,3 +277,9 @@ def test_an_offer_of_another_shape_is_refused(pair: list[Progress], rack: Rack) 
     rack.halt()
     with pytest.raises(Exception, match=r"resumes with an MTU and pools.*\(8, 64\).*\(4, 64\)"):
         work.wait(5)
+
+
+@pytest.mark.parametrize("deadline_s, exponent", [(0.1, 14), (5.0, 16), (16.0, 17), (600.0, 18)])
+def test_retries_end_well_before_the_deadline(deadline_s: float, exponent: int) -> None:
+    assert timeout_exponent(deadline_s) == exponent
+    assert 7 * 4.096e-6 * 2**exponent <= max(0.4 * deadline_s, 0.5)

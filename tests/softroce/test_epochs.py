@@ -213,16 +213,15 @@ def test_an_appliance_that_dies_is_an_error_in_time(impatient: Impatient, job: s
     going = multiprocessing.get_context("fork").Event()
 
     def body(rank: int) -> Any:
-        with pascaline.Session(job=job, chunk_bytes=CHUNK_BYTES, window=WINDOW) as session:
-            session.all_reduce(tensor(rank, 0))
-            going.set()
-            began = time.monotonic()
-            try:
+        began = time.monotonic()
+        try:
+            with pascaline.Session(job=job, chunk_bytes=CHUNK_BYTES, window=WINDOW) as session:
                 while True:
-                    session.all_reduce(tensor(rank, 1))
                     began = time.monotonic()
-            except pascaline.ApplianceUnreachable as error:
-                return str(error), time.monotonic() - began
+                    session.all_reduce(tensor(rank, 0))
+                    going.set()
+        except pascaline.ApplianceUnreachable as error:
+            return str(error), time.monotonic() - began
 
     with Ranks(2, body, impatient.address) as ranks:
         assert going.wait(120)

@@ -1,7 +1,7 @@
 """Contract: worker <-> appliance, control plane. JSON messages over one long-lived WebSocket per worker and job.
 
 A worker's sequence: Join -> Offer -> Connect -> Connected -> (probes over RDMA) -> Ready -> ... -> Leave -> Left.
-After a fault: [Broken ->] Ended(resumable) -> Resume -> Offer -> ... -> Ready, at any step of which another Ended may come.
+After a fault: [Broken ->] Ended(resumable) -> Resume -> Offer -> ... -> Ready, and at any step another Ended may come.
 The appliance may send Refused before Ready or when a message cannot be, and Event or Ended at any time after Offer;
 after Refused, Left and an Ended that is not resumable it closes the connection. Pings, both ways, are the heartbeat.
 
@@ -134,8 +134,10 @@ class Broken(_Message):
 
 
 class Resume(_Message):
-    """Answer to a resumable Ended: the worker's QPs are flushed, every result that had landed is drained. A worker that
-    has said Leave says no more than that."""
+    """Answer to a resumable Ended: the worker's QPs are flushed, every result that had landed is drained.
+
+    A worker that has said Leave does not answer.
+    """
 
     type: Literal["resume"] = "resume"
     epoch: U32
@@ -203,8 +205,9 @@ class Ended(_Message):
     """Per pool: rounds that were complete."""
     epoch: U32 = 0
     resumable: bool = False
-    """True: flush, drain, and answer with Resume. The job goes on, or, when it cannot, whoever lacks a complete result gets
-    it and another Ended follows, by deadline_s after the fault's beginning."""
+    """True: flush, drain, and answer with Resume. The job goes on; or, when it cannot, whoever lacks a complete result
+    gets it and another Ended follows, by deadline_s after the fault's beginning.
+    """
 
 
 FromWorker = Annotated[Join | Connect | Broken | Resume | Leave, Field(discriminator="type")]
