@@ -106,6 +106,8 @@ class RackLink:
         self.landed: list[Result] = []
         self.fault = ""
         self.closed = False
+        self.blind = False
+        """What lands is not seen until the link is halted."""
         self.unreachable = 0
         """Attempts to reach the appliance that fail."""
 
@@ -113,7 +115,7 @@ class RackLink:
         with self.rack.lock:
             if self.fault:
                 raise LinkFault(self.fault)
-            return self._take()
+            return [] if self.blind else self._take()
 
     def _take(self) -> list[Result]:
         landed, self.landed = self.landed, []
@@ -136,7 +138,7 @@ class RackLink:
         with self.rack.lock:
             for pool in self.pools:
                 pool.alive = False
-            self.fault = ""
+            self.fault, self.blind = "", False
             return self._take()
 
     def renew(self, specs: Sequence[PoolSpec]) -> None:
