@@ -35,10 +35,16 @@ def ints(*values: int) -> bytes:
     return struct.pack(f"<{len(values)}i", *values)
 
 
-def ended(worker: Worker, fault: str, *parts: str) -> None:
-    """The epoch has ended for this worker by this fault, and the sentence has all parts."""
-    while (message := worker.control.receive())["type"] == "event":
-        pass
-    assert (message["type"], message["fault"]) == ("ended", fault), message
-    for part in parts:
-        assert part in message["message"]
+def ended(workers: list[Worker], fault: str, *parts: str) -> None:
+    """The job has ended for these workers by this fault, in a sentence with all parts. Halted before, they resume."""
+    messages = [worker.expect("ended") for worker in workers]
+    for worker, message in zip(workers, messages, strict=True):
+        if message["resumable"]:
+            worker.hush()
+            worker.resume()
+    for worker, message in zip(workers, messages, strict=True):
+        last = worker.expect("ended") if message["resumable"] else message
+        assert (last["fault"], last["resumable"]) == (fault, False), last
+        for part in parts:
+            assert part in last["message"]
+        assert worker.control.receive()["type"] == "closed"

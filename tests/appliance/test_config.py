@@ -46,6 +46,12 @@ def test_what_the_example_shows_commented_out_are_the_defaults(tmp_path: Path) -
         ("port", "device", "eth0", "port.0.device = 'eth0': 'eth0' is not an EAL device argument"),
         ("limits", "window", 3, "limits.window = 3: Input should be 1, 2, 4, 8, 16, 32, 64 or 128"),
         ("lanes", "cores", [1, 2], "lanes.cores"),
+        (
+            "limits",
+            "deadline_s",
+            1.9,
+            "deadline_s = 1.9 cannot be kept when a fault is seen after progress_s = 1:",
+        ),
         ("control", "port", "4790", "control.port = '4790': Input should be a valid integer"),
         ("control", "address", "10.77.0.2", "set control.insecure_listen = true"),
         ("memory", "huge_pages", 1, "memory.huge_pages = 1: Input should be a valid boolean"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from tests.appliance.conftest import Start
 from tests.appliance.job import SUM_I32, ended, ints, join
 from tests.appliance.rack import Rack
@@ -14,8 +16,7 @@ def test_a_straggler_is_waited_for_only_so_long(start: Start, rack: Rack) -> Non
     wire = Wire(rack)
     workers = join(rack, wire, 2)
     workers[0].write(workers[0].pairs[0], SUM_I32, 0, ints(1), 1)
-    for worker in workers:
-        ended(worker, "straggler", "waits for rank 1 (host host-1) for more than 1 s")
+    ended(workers, "straggler", "waits for rank 1 (host host-1) for more than 1 s")
     assert appliance.stop() == 0
 
 
@@ -24,5 +25,35 @@ def test_a_stop_is_told_to_everyone(start: Start, rack: Rack) -> None:
     appliance.ready()
     workers = join(rack, Wire(rack), 2)
     assert appliance.stop() == 0
+    ended(workers, "stopping", "the appliance is being stopped")
+
+
+def test_a_result_on_its_way_arrives_before_the_verdict(start: Start, rack: Rack) -> None:
+    appliance = start(limits={"retransmit_exponent": 16, "progress_s": 2.0})
+    appliance.ready()
+    wire = Wire(rack)
+    workers = join(rack, wire, 2)
+    workers[1].hush()
     for worker in workers:
-        ended(worker, "stopping", "the appliance is being stopped")
+        worker.write(worker.pairs[0], SUM_I32, 0, ints(1), 0xA)
+    time.sleep(0.2)
+    workers[1].control.close()
+    time.sleep(0.2)
+    wire.pump(lambda: workers[0].pairs[0].completions == [0xA])  # only now is it acknowledged
+    message = workers[0].expect("ended")
+    assert (message["fault"], message["complete"]) == ("connection_lost", [1, 0])
+    assert appliance.stop() == 0
+
+
+def test_a_verdict_waits_no_longer_than_the_deadline(start: Start, rack: Rack) -> None:
+    appliance = start(limits={"retransmit_exponent": 18, "progress_s": 4.0, "deadline_s": 6.0})
+    appliance.ready()
+    workers = join(rack, Wire(rack), 2)
+    for worker in workers:
+        worker.write(worker.pairs[0], SUM_I32, 0, ints(1), 0xA)
+    time.sleep(0.2)
+    workers[1].control.close()
+    began = time.monotonic()
+    ended(workers[:1], "connection_lost", "rank 1 (host host-1)")
+    assert 1 < time.monotonic() - began < 2.5
+    assert appliance.stop() == 0

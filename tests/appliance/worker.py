@@ -53,6 +53,10 @@ class QueuePair:
     acknowledged: int = -1
     completions: list[int] = field(default_factory=list)
     """Immediates of results that are whole."""
+    received: int = 0
+    """Rounds whose result is whole, over epochs."""
+    deaf: bool = False
+    """What comes is lost."""
     place: int = 0
 
 
@@ -106,7 +110,7 @@ class Wire:
         """One packet of the appliance."""
         opcode, _, _, qpn, word = struct.unpack("!BBHII", transport[:12])
         pair = next((pair for pair in self.pairs if pair.qpn == qpn & 0xFFFFFF), None)
-        if pair is None:
+        if pair is None or pair.deaf:
             return
         if opcode == ACK:
             assert transport[12] < 0x20, f"NAK {transport[12]:#x}"
@@ -121,6 +125,7 @@ class Wire:
             pair.place, rest = va - pair.result_va, rest[16:]
         if opcode in WITH_IMM:
             pair.completions.append(struct.unpack("!I", rest[:4])[0])
+            pair.received += pair.completions[-1] != IMM_PROBE
             pair.msn, rest = pair.msn + 1, rest[4:]
         pair.result[pair.place : pair.place + len(rest)] = rest
         pair.place += len(rest)
@@ -139,7 +144,7 @@ class Control:
         self._open(rack)
         self.join = {
             "type": "join",
-            "control_version": 1,
+            "control_version": 2,
             "wire_version": 1,
             "job": "test",
             "restart_count": 0,
@@ -191,20 +196,46 @@ class Worker:
         self.control = Control(rack, rank, **fields)
         self.mtu = 0
         self.pairs: list[QueuePair] = []
+        self.offer: dict[str, Any] = {}
+
+    def hush(self) -> None:
+        """Its QPs are in ERR: whatever comes is lost."""
+        for pair in self.pairs:
+            pair.deaf = True
+
+    def halted(self, *parts: str) -> dict[str, Any]:
+        """The epoch has ended and is to be resumed; the sentence has all parts."""
+        message = self.expect("ended")
+        assert message["resumable"], message
+        assert message["epoch"] == self.offer["epoch"]
+        for part in parts:
+            assert part in message["message"]
+        self.hush()
+        return message
+
+    def resume(self, **fields: Any) -> None:
+        """Says what it has."""
+        received = [pair.received for pair in self.pairs]
+        self.control.send({"type": "resume", "epoch": self.offer["epoch"], "received": received, **fields})
 
     def expect(self, kind: str) -> dict[str, Any]:
-        message = self.control.receive()
+        """The next message but events."""
+        while (message := self.control.receive())["type"] == "event":
+            pass
         assert message["type"] == kind, message
         return message
 
     def connect(self) -> None:
-        """From Offer to Connected."""
-        offer = self.expect("offer")
-        self.mtu = offer["mtu"]
-        for pool in offer["pools"]:
+        """From Offer to Connected, in a job's first epoch or a later one."""
+        self.offer = self.expect("offer")
+        self.mtu = self.offer["mtu"]
+        received = [pair.received for pair in self.pairs] or [0] * len(self.offer["pools"])
+        self.hush()
+        self.pairs = []
+        for pool, rounds in zip(self.offer["pools"], received, strict=True):
             size = pool["window"] * pool["chunk_bytes"]
             va = secrets.randbits(40) << 12
-            pair = QueuePair(pool, 0x10000 + secrets.randbits(16), va, bytearray(size))
+            pair = QueuePair(pool, 0x10000 + secrets.randbits(16), va, bytearray(size), received=rounds)
             pair.expected_psn = pool["start_psn"]
             self.pairs.append(pair)
             self.wire.pairs.append(pair)
@@ -222,12 +253,12 @@ class Worker:
         self.control.send({"type": "connect", "pools": ends})
         self.expect("connected")
 
-    def probe(self) -> None:
-        """Both probes of every pool."""
-        for pair in self.pairs:
+    def probe(self, pools: int = 2) -> None:
+        """Both probes of every pool, or of the first."""
+        for pair in self.pairs[:pools]:
             self.write(pair, 0, 0, bytes(self.mtu), IMM_PROBE)
-            self.wire.pump(lambda pair=pair: pair.completions == [IMM_PROBE])
-            pair.completions.clear()
+            self.wire.pump(lambda pair=pair: pair.completions[:1] == [IMM_PROBE])
+            del pair.completions[0]
 
     def ready(self) -> None:
         self.connect()

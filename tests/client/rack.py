@@ -1,21 +1,27 @@
 """A rack in memory: N workers' links and one adder, for tests that must run without RDMA.
 
 It holds workers to their part of the rules: rounds in order, at most `window` of them not yet drained, a receive posted
-for every result, immediates that agree. The adder is numpy, in the order of ranks.
+for every result, immediates that agree; and, over epochs, nothing written before the probe, void rounds written again
+with the same bytes. The adder is numpy, in the order of ranks. Results and contributions can be lost on the way.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from pascaline.contract import wire
-from pascaline.link import LinkFault, Result
+from pascaline.contract import control, wire
+from pascaline.errors import ApplianceUnreachable
+from pascaline.link import LinkFault, PoolEnd, PoolSpec, Result
 from pascaline.reduce import Line, op_windows
+from pascaline.session.epochs import Epochs
 
+MTU = 16
 OPS = ["sum_f32", "sum_i32", "max_f32"]
 
 
@@ -31,12 +37,14 @@ def combine(op: int, encodings: list[memoryview]) -> bytes:
 
 @dataclass
 class Round:
-    """Contributions of one round so far: rank -> (slot, length, immediate)."""
+    """Contributions of one round so far."""
 
     op: int
     immediate: int
     length_bytes: int
-    slots: dict[int, int] = field(default_factory=dict)
+    bytes_by_rank: dict[int, bytes] = field(default_factory=dict)
+    result: bytes = b""
+    """Once it is complete."""
 
 
 class RackPool:
@@ -45,24 +53,38 @@ class RackPool:
     def __init__(self, rack: Rack, rank: int, index: int, window: int, chunk_bytes: int) -> None:
         self.rack, self.rank, self.index = rack, rank, index
         self.window, self.chunk_bytes = window, chunk_bytes
-        self.va_base = 0x1234_5678_9ABC + rank
         self.contributions = [memoryview(bytearray(chunk_bytes)) for _ in range(window)]
         self.results = [memoryview(bytearray(chunk_bytes)) for _ in range(window)]
-        self.receives = window + 1
+        self.receives = 0
         self.next_round = 0
         self.finished = 0
         """Rounds whose result this worker has; it must have drained them a window later."""
+        self.alive = self.probed = False
+        self.va_base = 0
+
+    def renew(self, va_base: int) -> None:
+        assert not self.alive
+        self.va_base = va_base
+        self.receives = 0
+        self.alive, self.probed = True, False
 
     def can_write(self) -> bool:
         return True
 
     def post_receive(self) -> None:
-        self.receives += 1
+        if self.alive:
+            self.receives += 1
         assert self.receives <= self.window + 1
 
     def write(self, slot: int, length_bytes: int, remote_address: int, immediate: int) -> None:
+        assert self.alive
         offset = remote_address - self.va_base
         op_window, round_ = offset >> wire.VA_WINDOW_SHIFT, offset >> wire.VA_ROUND_SHIFT & 0xFFFFFFFF
+        if op_window == wire.PROBE_WINDOW:
+            assert (slot, length_bytes, round_, immediate) == (0, MTU, 0, wire.IMM_PROBE)
+            self.rack.probe(self)
+            return
+        assert self.probed
         assert offset & 0xFFFFFF == 0
         assert round_ == self.next_round
         assert slot == round_ % self.window
@@ -70,32 +92,74 @@ class RackPool:
         assert in_flight < self.window, "a round beyond the window"
         assert self.receives >= in_flight + 1, "a round whose result has no receive"
         self.next_round += 1
-        self.rack.contribute(self, round_, wire.OPS[OPS[op_window - 1]], slot, length_bytes, immediate)
+        encoding = bytes(self.contributions[slot][:length_bytes])
+        self.rack.contribute(self, round_, wire.OPS[OPS[op_window - 1]], encoding, immediate)
 
 
 class RackLink:
     """One worker's link."""
 
     def __init__(self, rack: Rack, rank: int) -> None:
-        self.rack = rack
+        self.rack, self.rank = rack, rank
         self.pools = [RackPool(rack, rank, index, *size) for index, size in enumerate(rack.pool_sizes)]
         self.completion_fd = os.eventfd(0, os.EFD_NONBLOCK)
         self.landed: list[Result] = []
         self.fault = ""
         self.closed = False
+        self.blind = False
+        """What lands is not seen until the link is halted."""
+        self.unreachable = 0
+        """Attempts to reach the appliance that fail."""
 
     def completions(self) -> list[Result]:
         with self.rack.lock:
             if self.fault:
                 raise LinkFault(self.fault)
-            landed, self.landed = self.landed, []
-            if landed:
-                os.eventfd_read(self.completion_fd)
-            return landed
+            return [] if self.blind else self._take()
+
+    def _take(self) -> list[Result]:
+        landed, self.landed = self.landed, []
+        if landed:
+            os.eventfd_read(self.completion_fd)
+        return landed
+
+    def land(self, result: Result) -> None:
+        self.landed.append(result)
+        os.eventfd_write(self.completion_fd, 1)
 
     def fail(self, message: str) -> None:
         self.fault = message
         os.eventfd_write(self.completion_fd, 1)
+
+    def wait(self, timeout_s: float) -> bool:
+        return bool(select.select([self.completion_fd], [], [], timeout_s)[0])
+
+    def halt(self) -> list[Result]:
+        with self.rack.lock:
+            for pool in self.pools:
+                pool.alive = False
+            self.fault, self.blind = "", False
+            return self._take()
+
+    def renew(self, specs: Sequence[PoolSpec]) -> None:
+        for pool, spec in zip(self.pools, specs, strict=True):
+            pool.alive = False
+            pool.renew(spec.va_base)
+
+    def receive_from(self, peer: str, mtu_bytes: int, traffic_class: int) -> None:
+        assert (peer, mtu_bytes, traffic_class) == ("10.0.0.1", MTU, 106)
+        if self.unreachable:
+            self.unreachable -= 1
+            raise ApplianceUnreachable("10.0.0.1 cannot be reached")
+        for pool in self.pools:
+            for _ in range(pool.window + 1):
+                pool.post_receive()
+
+    def ends(self) -> list[PoolEnd]:
+        return [PoolEnd(p.index, 1, 2, 3, 4, p.window * p.chunk_bytes) for p in self.pools]
+
+    def send(self, deadline_s: float) -> None:
+        assert deadline_s > 0
 
     def close(self) -> None:
         self.closed = True
@@ -103,39 +167,161 @@ class RackLink:
 
 
 class Rack:
-    """`world_size` links whose contributions are added."""
+    """`world_size` links whose contributions are added, and the appliance's part of their epochs."""
 
     def __init__(
-        self, world_size: int, data: tuple[int, int] = (4, 64), small: tuple[int, int] = (2, 16)
+        self,
+        world_size: int,
+        data: tuple[int, int] = (4, 64),
+        small: tuple[int, int] = (2, 16),
+        deadline_s: float = 5.0,
     ) -> None:
-        self.world_size = world_size
+        self.world_size, self.deadline_s = world_size, deadline_s
         self.pool_sizes = [data, small]
         self.lock = threading.RLock()
         self.rounds: dict[tuple[int, int], Round] = {}
+        self.complete = [0, 0]
+        self.epoch = 1
+        self.epochs: dict[int, Epochs] = {}
+        """By rank: who hears what the appliance says."""
+        self.heard: list[tuple[int, object]] = []
+        """What workers have said, by rank."""
+        self.deaf: set[int] = set()
+        """Ranks that no result reaches."""
+        self.mute: set[int] = set()
+        """Ranks whose contributions are lost."""
+        self.halted = False
+        self.resuming: dict[int, list[int]] = {}
         self.links = [RackLink(self, rank) for rank in range(world_size)]
+        for rank, link in enumerate(self.links):
+            link.renew(
+                [
+                    PoolSpec(i, *size, 1, 2, 3, 0x1234_5678_9ABC + rank)
+                    for i, size in enumerate(self.pool_sizes)
+                ]
+            )
+            link.receive_from("10.0.0.1", MTU, 106)
+            for pool in link.pools:
+                pool.probed = True
 
     def lines(self, rank: int) -> list[Line]:
         """The reduce room's lines over one worker's pools."""
         return [Line(pool, op_windows(OPS)) for pool in self.links[rank].pools]
 
-    def contribute(
-        self, pool: RackPool, round_: int, op: int, slot: int, length_bytes: int, immediate: int
-    ) -> None:
-        with self.lock:
-            entry = self.rounds.setdefault((pool.index, round_), Round(op, immediate, length_bytes))
-            assert (entry.op, entry.immediate, entry.length_bytes) == (op, immediate, length_bytes)
-            entry.slots[pool.rank] = slot
-            if len(entry.slots) == self.world_size:
-                del self.rounds[pool.index, round_]
-                self._publish(pool.index, entry)
+    def epochs_of(self, rank: int, lines: list[Line]) -> Epochs:
+        """A worker's part of the epochs, which then hears this rack."""
+        link = self.links[rank]
+        epochs = Epochs(self.offer(rank), "rack:1", link, lines, lambda message: self.hear(rank, message))
+        self.epochs[rank] = epochs
+        return epochs
 
-    def _publish(self, index: int, entry: Round) -> None:
-        pools = [link.pools[index] for link in self.links]
-        encodings = [p.contributions[entry.slots[p.rank]][: entry.length_bytes] for p in pools]
-        result = combine(entry.op, encodings)
-        for link, pool in zip(self.links, pools, strict=True):
-            pool.results[entry.slots[pool.rank]][: entry.length_bytes] = result
+    # The adder.
+
+    def contribute(self, pool: RackPool, round_: int, op: int, encoding: bytes, immediate: int) -> None:
+        with self.lock:
+            if self.halted or pool.rank in self.mute:
+                return
+            entry = self.rounds.setdefault((pool.index, round_), Round(op, immediate, len(encoding)))
+            assert (entry.op, entry.immediate, entry.length_bytes) == (op, immediate, len(encoding))
+            assert pool.rank not in entry.bytes_by_rank
+            entry.bytes_by_rank[pool.rank] = encoding
+            if len(entry.bytes_by_rank) == self.world_size:
+                assert self.complete[pool.index] == round_
+                self.complete[pool.index] += 1
+                entry.result = combine(op, [memoryview(e) for _, e in sorted(entry.bytes_by_rank.items())])
+                for link in self.links:
+                    self._deliver(link.pools[pool.index], round_)
+
+    def _deliver(self, pool: RackPool, round_: int) -> None:
+        if pool.rank in self.deaf:
+            return
+        entry = self.rounds[pool.index, round_]
+        pool.results[round_ % pool.window][: entry.length_bytes] = entry.result
+        pool.receives -= 1
+        pool.finished += 1
+        assert pool.finished == round_ + 1, "a result out of order"
+        self.links[pool.rank].land(Result(pool.index, entry.immediate, entry.length_bytes))
+
+    # The appliance.
+
+    def offer(self, rank: int) -> control.Offer:
+        pools = [
+            control.PoolOffer(
+                pool=index,
+                pool_class="small" if index else "data",
+                lane=0,
+                window=window,
+                chunk_bytes=chunk_bytes,
+                qpn=1,
+                start_psn=2,
+                rkey=3,
+                va_base=hex((self.epoch << 40) + (rank << 8) + index),
+            )
+            for index, (window, chunk_bytes) in enumerate(self.pool_sizes)
+        ]
+        return control.Offer(
+            epoch=self.epoch,
+            address="10.0.0.1",
+            mtu=MTU,
+            traffic_class=106,
+            pools=pools,
+            straggler_timeout_s=60,
+            deadline_s=self.deadline_s,
+            complete=list(self.complete),
+        )
+
+    def halt(self, message: str = "rank 1 does not acknowledge") -> None:
+        """A fault that can be resumed: every rank is told."""
+        with self.lock:
+            self.resuming, self.halted = {}, True
+            for epochs in self.epochs.values():
+                epochs.hear(self.ended(message, resumable=True))
+
+    def ended(self, message: str, resumable: bool) -> control.Ended:
+        return control.Ended(
+            fault="retry_exceeded",
+            message=message,
+            rank=1,
+            complete=list(self.complete),
+            epoch=self.epoch,
+            resumable=resumable,
+        )
+
+    def hear(self, rank: int, message: object) -> None:
+        with self.lock:
+            self.heard.append((rank, message))
+            if isinstance(message, control.Broken):
+                self.halt(message.message)
+            elif isinstance(message, control.Connect):
+                self.epochs[rank].hear(control.Connected())
+            elif isinstance(message, control.Resume):
+                assert message.epoch == self.epoch
+                self.resuming[rank] = message.received
+                if len(self.resuming) == self.world_size:
+                    self._offer_all()
+
+    def _offer_all(self) -> None:
+        """Everybody has drained: incomplete rounds are void, and new queue pairs may come."""
+        self.epoch += 1
+        self.halted = False
+        self.rounds = {key: entry for key, entry in self.rounds.items() if entry.result}
+        self.deaf, self.mute = set(), set()
+        for rank, received in self.resuming.items():
+            for pool in self.links[rank].pools:
+                assert pool.finished == received[pool.index], "a result that landed was not drained"
+                pool.next_round = self.complete[pool.index]
+                pool.probed = False
+            self.epochs[rank].hear(self.offer(rank))
+
+    def probe(self, pool: RackPool) -> None:
+        """The worker's probe has come: ours, and behind it the results that it lacks."""
+        with self.lock:
+            pool.results[0][:MTU] = bytes(MTU)
             pool.receives -= 1
-            pool.finished += 1
-            link.landed.append(Result(index, entry.immediate, entry.length_bytes))
-            os.eventfd_write(link.completion_fd, 1)
+            pool.probed = True
+            self.links[pool.rank].land(Result(pool.index, wire.IMM_PROBE, MTU))
+            for round_ in range(pool.finished, self.complete[pool.index]):
+                self._deliver(pool, round_)
+            if all(p.probed for link in self.links for p in link.pools):
+                for epochs in self.epochs.values():
+                    epochs.hear(control.Ready(epoch=self.epoch))

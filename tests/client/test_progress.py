@@ -22,7 +22,8 @@ from .rack import Rack
 
 def progress_of(rack: Rack, rank: int, timeout_s: float = 20.0) -> Progress:
     lines = rack.lines(rank)
-    progress = Progress(rack.links[rank], lines, lines[0], lines[1], timeout_s)
+    epochs = rack.epochs_of(rank, lines)
+    progress = Progress(rack.links[rank], lines, lines[0], lines[1], timeout_s, epochs)
     progress.start()
     return progress
 
@@ -90,23 +91,6 @@ def test_an_end_reaches_every_pending_work_and_every_later_call(pair: list[Progr
     with pytest.raises(EpochEnded) as caught:
         submit(pair[0], np.ones(1, np.float32))
     assert (caught.value.fault, caught.value.rank) == ("retry_exceeded", 1)
-
-
-def test_a_failed_queue_pair_gives_way_to_the_appliance_s_sentence(pair: list[Progress], rack: Rack) -> None:
-    work = submit(pair[0], np.ones(1, np.float32))
-    rack.links[0].fail("write 1: retry exceeded error")
-    time.sleep(0.1)
-    pair[0].end(EpochEnded("rank 1 has left", "rank_left", 1))
-    with pytest.raises(EpochEnded, match="rank 1 has left"):
-        work.wait(5)
-
-
-def test_a_failed_queue_pair_ends_the_wait_by_itself(pair: list[Progress], rack: Rack) -> None:
-    work = submit(pair[0], np.ones(1, np.float32))
-    rack.links[0].fail("write 1: retry exceeded error")
-    with pytest.raises(EpochEnded, match="write 1: retry exceeded") as caught:
-        work.wait(5)
-    assert caught.value.fault == "local"
 
 
 def test_a_rank_that_never_comes_is_named_by_the_deadline() -> None:

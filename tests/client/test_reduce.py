@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pascaline import codec as codecs
-from pascaline.link import LinkFault, Result
+from pascaline.errors import EpochEnded
+from pascaline.link import Result
 from pascaline.reduce import Collective, Line
 
 from .rack import Rack
@@ -132,11 +133,11 @@ def test_a_result_of_another_message_is_never_decoded(wrong: Result) -> None:
     tensor = np.ones(16, np.float32)
     worker.call(tensor, "f32", 0)
     worker.turn()
-    with pytest.raises(LinkFault, match="came where 64 bytes"):
+    with pytest.raises(EpochEnded, match="came where 64 bytes"):
         worker.lines[0].arrived(wrong)
     assert tensor.tolist() == [1.0] * 16
 
 
 def test_a_result_that_nothing_waits_for_is_a_fault() -> None:
-    with pytest.raises(LinkFault, match="nothing waits for"):
+    with pytest.raises(EpochEnded, match="nothing waits for"):
         workers_of(Rack(1))[0].lines[0].arrived(Result(0, 0, 4))

@@ -54,7 +54,7 @@ POOL_CONNECT = {
 FROM_WORKER: list[dict[str, Any]] = [
     {
         "type": "join",
-        "control_version": 1,
+        "control_version": 2,
         "wire_version": 1,
         "job": "digits@host-1:4/run_2",
         "restart_count": 0,
@@ -66,6 +66,8 @@ FROM_WORKER: list[dict[str, Any]] = [
         "address": "10.0.0.2",
     },
     {"type": "connect", "pools": [POOL_CONNECT]},
+    {"type": "broken", "message": "write 7 of pool 0 on rxe0: transport retry counter exceeded"},
+    {"type": "resume", "epoch": 7, "received": [4294967295, 0]},
     {"type": "leave", "received": [4294967295, 0]},
 ]
 FROM_APPLIANCE: list[dict[str, Any]] = [
@@ -78,6 +80,7 @@ FROM_APPLIANCE: list[dict[str, Any]] = [
         "pools": [POOL_OFFER],
         "straggler_timeout_s": 1800.0,
         "deadline_s": 5.0,
+        "complete": [4294967295],
     },
     {"type": "connected"},
     {"type": "ready", "epoch": 7},

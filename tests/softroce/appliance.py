@@ -42,6 +42,7 @@ idle_sleep_us = 50  # lane and workers share two CPUs
 [limits]
 retransmit_exponent = 14  # rxe acknowledges late under emulation,
 progress_s = 10.0         # and a busy host may stop the whole VM for seconds
+deadline_s = 25.0
 
 [stats]
 path = "{folder}/stats"

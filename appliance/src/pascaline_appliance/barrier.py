@@ -55,7 +55,7 @@ class Barrier:
         log.info(
             "job %s: %s has joined (%d of %d)", join.job, admission.who(join), len(joins) + 1, join.world_size
         )
-        return life if life.complete else None
+        return life if life.all_here else None
 
     def _life(self, join: Join) -> Life:
         """The life that `join` belongs to; a later restart refuses the earlier one."""
@@ -89,7 +89,7 @@ class Barrier:
     def tick(self) -> None:
         """Whoever has waited too long is told for whom."""
         for life in list(self.lives.values()):
-            if self._clock() > life.deadline and not life.complete:
+            if self._clock() > life.deadline and not life.all_here:
                 missing = sentences.missing(life.joins, life.world_size)
                 text = (
                     f"{missing} of job {life.name} did not join within {self._join_timeout_s:g} s: start them"

@@ -18,6 +18,10 @@ from pascaline_appliance.errors import ConfigError
 Window = Literal[1, 2, 4, 8, 16, 32, 64, 128]
 
 
+TELL_S = 0.5
+"""For an outcome to be noticed, sent and raised."""
+
+
 class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -130,7 +134,7 @@ class Limits(_Table):
     straggler_timeout_s: Annotated[float, Field(gt=0)] = 1800.0
     """Seconds that a round may wait for a live rank that has not begun it."""
     deadline_s: Annotated[float, Field(gt=0, le=600)] = 5.0
-    """Seconds after a fault within which every reachable rank has an error."""
+    """Seconds after a fault within which every reachable rank has the sum or an error; progress_s of them to see it."""
     join_timeout_s: Annotated[float, Field(gt=0)] = 300.0
     """Seconds that a rank waits for the others to join, and then for all to connect."""
     progress_s: Annotated[float, Field(ge=0.1, le=600)] = 2.0
@@ -143,6 +147,20 @@ class Limits(_Table):
     """Retransmissions without progress that make a fault."""
     max_unacked_packets: Annotated[int, Field(ge=2, le=1024)] = 128
     """Result packets in flight per queue pair."""
+
+    @property
+    def resume_s(self) -> float:
+        """What is left of the deadline when a fault has been seen, for resuming before the outcome is told."""
+        return self.deadline_s - self.progress_s - TELL_S
+
+    @model_validator(mode="after")
+    def _deadline_can_be_kept(self) -> Limits:
+        if self.resume_s < TELL_S:
+            raise ValueError(
+                f"deadline_s = {self.deadline_s:g} cannot be kept when a fault is seen after progress_s ="
+                f" {self.progress_s:g}: let it be at least {2 * TELL_S:g} s more"
+            )
+        return self
 
 
 class Stats(_Table):

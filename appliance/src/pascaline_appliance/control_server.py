@@ -21,10 +21,12 @@ from pascaline_appliance import admission
 from pascaline_appliance.config import Config, Control
 from pascaline_appliance.contract.control import (
     MAX_MESSAGE_BYTES,
+    Broken,
     Connect,
     Join,
     Leave,
     Refused,
+    Resume,
     from_worker,
 )
 from pascaline_appliance.errors import AddressInUseError, ApplianceError, Refusal
@@ -182,10 +184,14 @@ class ControlServer:
         async for text in connection:
             self._dispatch(worker, from_worker.validate_json(text))
 
-    def _dispatch(self, worker: WorkerConnection, message: Join | Connect | Leave) -> None:
+    def _dispatch(self, worker: WorkerConnection, message: Join | Connect | Broken | Resume | Leave) -> None:
         try:
             if isinstance(message, Connect):
                 self._registry.connect(worker, message)
+            elif isinstance(message, Broken):
+                self._registry.broken(worker, message)
+            elif isinstance(message, Resume):
+                self._registry.resume(worker, message)
             elif isinstance(message, Leave):
                 self._registry.leave(worker, message)
             else:

@@ -4,7 +4,7 @@ into exceptions. Everything here is called by one thread, the one that runs the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 from typing import Any
@@ -106,6 +106,8 @@ class PeerEnd:
     start_psn: int
     result_rkey: int
     result_va: int
+    received: int = 0
+    """Rounds of the pool whose result the worker has; not 0 only when it resumes."""
 
 
 @dataclass(frozen=True)
@@ -219,21 +221,33 @@ class DataPlane:
         number = ffi.new("uint32_t *")
         ends = ffi.new("struct psc_ctl_qp[]", len(pools) * world_size)
         _check(lib.psc_ctl_job_open(spec, number, ends))
-        return number[0], [
-            [_end(ends[pool * world_size + rank]) for rank in range(world_size)] for pool in range(len(pools))
-        ]
+        return number[0], _by_pool(ends, len(pools), world_size)
 
     def connect(self, job: int, pool: int, rank: int, peer: PeerEnd) -> None:
         """Hand over the worker's end of one QP; the event `connected` or `fault` answers."""
         c = ffi.new("struct psc_ctl_peer *")
         c.address = list(_mapped(peer.address))
         c.qpn, c.start_psn = peer.qpn, peer.start_psn
-        c.result_rkey, c.result_va = peer.result_rkey, peer.result_va
+        c.result_rkey, c.result_va, c.received = peer.result_rkey, peer.result_va, peer.received
         _check(lib.psc_ctl_qp_connect(job, pool, rank, c))
 
     def ready(self, job: int) -> None:
         """For the statistics: rounds may begin."""
         _check(lib.psc_ctl_job_ready(job))
+
+    def halt(self, job: int, rank: int, fault: str) -> None:
+        """A worker says that its QP failed; the event `fault` answers, unless one has come before."""
+        _check(lib.psc_ctl_job_halt(job, rank, FAULTS[fault]))
+
+    def resume(self, job: int, epoch: int, pools: int, world_size: int) -> list[list[QueuePairEnd]]:
+        """After `fault`: a new epoch; returns our new ends as [pool][rank]."""
+        ends = ffi.new("struct psc_ctl_qp[]", pools * world_size)
+        _check(lib.psc_ctl_job_resume(job, epoch, ends))
+        return _by_pool(ends, pools, world_size)
+
+    def end(self, job: int, dead_ranks: Iterable[int]) -> None:
+        """No more rounds; complete results still go to the other ranks, and the event `ended` answers."""
+        _check(lib.psc_ctl_job_end(job, sum(1 << rank for rank in dead_ranks)))
 
     def leave(self, job: int, rank: int, received: Sequence[int]) -> None:
         """`received[pool]` rounds have reached the rank; the event `left` answers."""
@@ -306,6 +320,10 @@ class DataPlane:
     def library_version(self) -> str:
         """Version of libpascaline."""
         return str(ffi.string(lib.psc_ctl_library_version()).decode())
+
+
+def _by_pool(ends: Any, pools: int, world_size: int) -> list[list[QueuePairEnd]]:
+    return [[_end(ends[pool * world_size + rank]) for rank in range(world_size)] for pool in range(pools)]
 
 
 def _end(c: Any) -> QueuePairEnd:

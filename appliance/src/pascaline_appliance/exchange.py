@@ -5,11 +5,13 @@ from __future__ import annotations
 from ipaddress import IPv4Address
 
 from pascaline_appliance.config import Config
-from pascaline_appliance.contract.control import Connect, Join, Offer, PoolConnect, PoolOffer
+from pascaline_appliance.contract.control import Connect, Join, Offer, PoolConnect, PoolOffer, Resume
 from pascaline_appliance.dataplane import PeerEnd, PoolPlan
 from pascaline_appliance.errors import Refusal
-from pascaline_appliance.life import Life
+from pascaline_appliance.life import Life, Member
 
+ROUNDS = 1 << 32
+"""Round numbers are counted modulo this."""
 ECT0 = 2
 """ECN codepoint ECT(0) in the low bits of a traffic class."""
 LANE = 0
@@ -17,7 +19,7 @@ LANE = 0
 
 
 def offer(config: Config, life: Life, rank: int) -> Offer:
-    """The appliance's ends of one rank's QPs."""
+    """The appliance's ends of one rank's QPs, in the epoch that begins."""
     pools = [
         PoolOffer(
             pool=number,
@@ -40,19 +42,22 @@ def offer(config: Config, life: Life, rank: int) -> Offer:
         pools=pools,
         straggler_timeout_s=config.limits.straggler_timeout_s,
         deadline_s=config.limits.deadline_s,
+        complete=list(life.complete),
     )
 
 
-def peers(life: Life, join: Join, message: Connect) -> list[PeerEnd]:
+def peers(life: Life, member: Member, message: Connect) -> list[PeerEnd]:
     """The worker's ends, one per pool; Refusal if they do not fit what was offered."""
+    rank = member.join.rank
     if [pool.pool for pool in message.pools] != list(range(len(life.pools))):
         raise Refusal(
-            "budget", f"rank {join.rank} connects {len(message.pools)} pools, {len(life.pools)} were offered"
+            "budget", f"rank {rank} connects {len(message.pools)} pools, {len(life.pools)} were offered"
         )
-    return [_peer(join, pool, plan) for pool, plan in zip(message.pools, life.pools, strict=True)]
+    received = member.received or [0] * len(life.pools)
+    return [_peer(member.join, *ends) for ends in zip(message.pools, life.pools, received, strict=True)]
 
 
-def _peer(join: Join, pool: PoolConnect, plan: PoolPlan) -> PeerEnd:
+def _peer(join: Join, pool: PoolConnect, plan: PoolPlan, received: int) -> PeerEnd:
     needed = plan.window * plan.chunk_bytes
     if pool.result_bytes < needed:
         raise Refusal(
@@ -66,4 +71,24 @@ def _peer(join: Join, pool: PoolConnect, plan: PoolPlan) -> PeerEnd:
         start_psn=pool.start_psn,
         result_rkey=pool.result_rkey,
         result_va=int(pool.result_va, 16),
+        received=received,
     )
+
+
+def received(life: Life, member: Member, message: Resume) -> list[int]:
+    """What a worker has when it resumes; Refusal if that cannot be."""
+    rank = member.join.rank
+    if message.epoch != life.epoch:
+        raise Refusal(
+            "rank", f"rank {rank} resumes epoch {message.epoch}, it is epoch {life.epoch} that has ended"
+        )
+    lacks = [(c - r) % ROUNDS for c, r in zip(life.complete, message.received, strict=False)]
+    if len(message.received) != len(life.pools) or any(
+        lack > plan.window for lack, plan in zip(lacks, life.pools, strict=False)
+    ):
+        raise Refusal(
+            "rank",
+            f"rank {rank} has the results of {message.received} rounds, {list(life.complete)} are complete and it may"
+            f" lack a window of {[plan.window for plan in life.pools]}",
+        )
+    return message.received

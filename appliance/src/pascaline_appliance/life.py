@@ -7,7 +7,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pydantic import BaseModel
 
@@ -33,6 +33,10 @@ class LifeState(enum.Enum):
     CONNECTING = "connecting"
     """Offered; QPs and probes are under way."""
     READY = "ready"
+    RESUMING = "resuming"
+    """The epoch has ended by a fault; ranks flush, drain and say what they have."""
+    DELIVERING = "delivering"
+    """The job is over; results of complete rounds still go to the ranks that lack them."""
     ENDING = "ending"
     """Told to all ranks; the lane still holds it."""
 
@@ -45,8 +49,16 @@ class MemberState(enum.Enum):
     CONNECTING = "connecting"
     PROBING = "probing"
     READY = "ready"
+    HALTED = "halted"
+    """Told that the epoch has ended."""
+    RESUMED = "resumed"
+    """Has drained."""
+    LATE = "late"
+    """Has not drained in time: nothing more can be delivered to it."""
     LEAVING = "leaving"
+    """Has everything that it wanted: takes part in no further epoch."""
     LEFT = "left"
+    """Gone, by a leave or without."""
 
 
 @dataclass(eq=False)
@@ -60,6 +72,25 @@ class Member:
     """Pools whose QP is in RTS."""
     probed: set[int] = field(default_factory=set)
     """Pools whose probes have passed both ways."""
+    received: Sequence[int] = ()
+    """Per pool: rounds whose result it had when it resumed."""
+    broken: str = ""
+    """What it has said of its own queue pair's failure."""
+
+    def begin_epoch(self) -> None:
+        """It is offered new QPs."""
+        self.state = MemberState.OFFERED
+        self.connected.clear()
+        self.probed.clear()
+        self.broken = ""
+
+
+class Verdict(NamedTuple):
+    """Why an epoch, or the job, ends."""
+
+    fault: str
+    message: str
+    rank: int | None
 
 
 @dataclass(eq=False)
@@ -70,7 +101,7 @@ class Life:
     restart_count: int
     world_size: int
     deadline: float
-    """Monotonic seconds: of the barrier, then of connecting."""
+    """Monotonic seconds: of the barrier, then of connecting, then of a fault's outcome."""
     state: LifeState = LifeState.JOINING
     members: dict[int, Member] = field(default_factory=dict)
     handle: int | None = None
@@ -80,6 +111,18 @@ class Life:
     pools: Sequence[PoolPlan] = ()
     ends: Sequence[Sequence[QueuePairEnd]] = ()
     """Our QP ends as [pool][rank]."""
+    complete: Sequence[int] = ()
+    """Per pool: rounds complete at the last epoch's end."""
+    fault: Verdict | None = None
+    """What ended the last epoch."""
+    verdict: Verdict | None = None
+    """Why the job cannot go on, once it cannot."""
+    drain_by: float = 0.0
+    """Until when ranks may flush and drain."""
+    halted_s: float = 0.0
+    """When the fault came that the deadline counts from."""
+    ready_s: float | None = None
+    """When an epoch was last ready; None: none ever was."""
     waiting: tuple[str, int, float] | None = None
     """What is waited for, rounds completed then, and since when (monotonic seconds)."""
 
@@ -94,13 +137,27 @@ class Life:
         return [pool.pool_class for pool in self.pools]
 
     @property
-    def complete(self) -> bool:
+    def all_here(self) -> bool:
         """Whether all ranks have joined."""
         return len(self.members) == self.world_size
 
     def present(self) -> list[Member]:
         """Members that have not left."""
         return [member for member in self.members.values() if member.state is not MemberState.LEFT]
+
+    @property
+    def over(self) -> bool:
+        """Whether its end has begun."""
+        return self.verdict is not None or self.state is LifeState.ENDING
+
+    def taking_part(self) -> dict[int, Member]:
+        """Ranks that an epoch is made of."""
+        out = (MemberState.LATE, MemberState.LEAVING, MemberState.LEFT)
+        return {rank: member for rank, member in self.members.items() if member.state not in out}
+
+    def lacking(self) -> set[int]:
+        """Of them: those that have said that they lack a complete result."""
+        return {r for r, m in self.taking_part().items() if list(m.received) != list(self.complete)}
 
     def holds(self, rank: int) -> bool:
         """Whether `rank` is in it and has not left."""

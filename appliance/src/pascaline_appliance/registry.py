@@ -1,5 +1,6 @@
-"""All jobs: each life from Offer to Left or Ended. A state machine of plain functions, called by connections, by the
-data plane's events and by a clock; it never waits, and one job's trouble is not another's.
+"""All jobs: each life from Join to Left or Ended. A state machine of plain functions, called by connections, by the
+data plane's events and by a clock; it never waits, and one job's trouble is not another's. How epochs end and begin
+again is epochs.py's.
 
 The sequence of one worker stands in contract/control.py. A name has at most one life that forms, in the barrier, and
 one that runs: ranks that have left may join again while others are still leaving.
@@ -14,20 +15,12 @@ from collections.abc import Callable, Sequence
 from pascaline_appliance import admission, exchange, sentences
 from pascaline_appliance.barrier import Barrier, outdated
 from pascaline_appliance.config import Config
-from pascaline_appliance.contract.control import (
-    Connect,
-    Connected,
-    Ended,
-    Join,
-    Leave,
-    Left,
-    Ready,
-    Refused,
-)
+from pascaline_appliance.contract.control import Broken, Connect, Join, Leave, Left, Refused, Resume
 from pascaline_appliance.contract.control import Event as EventMessage
 from pascaline_appliance.dataplane import COMMAND_NAMES, DataPlane, Event, PoolPlan
+from pascaline_appliance.epochs import Epochs
 from pascaline_appliance.errors import DataPlaneError, Refusal
-from pascaline_appliance.life import Life, LifeState, Member, MemberState, Worker
+from pascaline_appliance.life import Life, LifeState, Member, MemberState, Verdict, Worker
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +35,9 @@ class Registry:
         self._dataplane = dataplane
         self._clock = clock
         self._barrier = Barrier(config, clock)
+        self._epochs = Epochs(config, dataplane, clock)
         self._running: dict[str, Life] = {}
         """Lives that the data plane knows, until DETACHED."""
-        self._epoch = 0
         self._stopping = False
 
     # ---- From Join to Ready ----
@@ -62,7 +55,7 @@ class Registry:
     def _replace_running(self, join: Join) -> None:
         """A running life ends when one of its ranks, or a later restart, joins; an earlier restart is refused."""
         running = self._running.get(join.job)
-        if running is None or running.state is LifeState.ENDING:
+        if running is None or running.over:
             return
         if join.restart_count < running.restart_count:
             raise outdated(join, running)
@@ -71,7 +64,9 @@ class Registry:
                 f"{admission.who(join)} has joined job {join.job} again (restart {join.restart_count}, this life is"
                 f" restart {running.restart_count}): this life is over"
             )
-            self._end(running, "rank_left", message, join.rank)
+            if running.holds(join.rank):
+                running.members[join.rank].state = MemberState.LATE  # nobody reads there any more
+            self._epochs.end(running, Verdict("rank_left", message, join.rank))
 
     def _plan(self, joins: Sequence[Join]) -> tuple[int, list[PoolPlan]]:
         """Path MTU and pools that these ranks would get. Refusal: they exceed a budget."""
@@ -89,14 +84,14 @@ class Registry:
         running = self._running.get(life.name)
         if running is None:
             self._open(life)
-        elif running.state is not LifeState.ENDING and running.present():
-            self._end(running, "rank_left", f"all ranks of a newer life of job {life.name} have joined", None)
+        elif not running.over and running.present():
+            message = f"all ranks of a newer life of job {life.name} have joined"
+            self._epochs.end(running, Verdict("rank_left", message, None))
 
     def _open(self, life: Life) -> None:
         """Everyone is there: reserve, and offer."""
         joins = [life.members[rank].join for rank in range(life.world_size)]
-        self._epoch += 1
-        life.epoch = self._epoch
+        life.epoch = self._epochs.next_number()
         try:
             life.mtu, life.pools = self._plan(joins)
             life.handle, life.ends = self._dataplane.open_job(
@@ -112,39 +107,19 @@ class Registry:
         self._running[life.name] = life
         life.state = LifeState.CONNECTING
         life.deadline = self._clock() + self._config.limits.join_timeout_s
-        for rank, member in life.members.items():
-            member.state = MemberState.OFFERED
-            member.worker.send(exchange.offer(self._config, life, rank))
+        self._epochs.offer(life, set(life.members))
 
     def connect(self, worker: Worker, message: Connect) -> None:
         """The worker's ends. Refusal: they do not fit what was offered."""
         life, rank, member = self._place(worker)
+        if member.state in (MemberState.HALTED, MemberState.LATE):
+            return  # it answers the offer of an epoch that has ended meanwhile
         if member.state is not MemberState.OFFERED or life.handle is None:
             raise Refusal("rank", f"rank {rank} sends connect out of turn (it is {member.state.value})")
-        peers = exchange.peers(life, member.join, message)
+        peers = exchange.peers(life, member, message)
         member.state = MemberState.CONNECTING
         for pool, peer in enumerate(peers):
             self._dataplane.connect(life.handle, pool, rank, peer)
-
-    def _on_connected(self, life: Life, event: Event) -> None:
-        member = life.members[event.rank]
-        member.connected.add(event.pool)
-        if len(member.connected) == len(life.pools):
-            member.state = MemberState.PROBING
-            member.worker.send(Connected())
-
-    def _on_probed(self, life: Life, event: Event) -> None:
-        life.members[event.rank].probed.add(event.pool)
-        if life.state is not LifeState.CONNECTING or life.handle is None:
-            return
-        if not all(len(member.probed) == len(life.pools) for member in life.members.values()):
-            return
-        life.state = LifeState.READY
-        self._dataplane.ready(life.handle)
-        log.info("job %s is ready: %d ranks, epoch %d", life.name, life.world_size, life.epoch)
-        for member in life.members.values():
-            member.state = MemberState.READY
-            member.worker.send(Ready(epoch=life.epoch))
 
     # ---- While rounds run ----
 
@@ -160,16 +135,17 @@ class Registry:
         elif life.state is LifeState.ENDING:
             return
         elif event.kind == "connected":
-            self._on_connected(life, event)
+            self._epochs.connected(life, event)
         elif event.kind == "probed":
-            self._on_probed(life, event)
+            self._epochs.probed(life, event)
         elif event.kind == "waiting":
             self._on_waiting(life, event)
         elif event.kind == "left":
             self._on_left(life, event)
         elif event.kind == "fault":
-            message = sentences.fault(event, life.joins, life.pool_classes, self._config.limits)
-            self._end(life, event.fault, message, event.rank, list(event.complete[: len(life.pools)]))
+            self._epochs.halted(life, event)
+        elif event.kind == "ended":
+            self._epochs.delivered(life, event)
 
     def _on_waiting(self, life: Life, event: Event) -> None:
         message = sentences.waiting(event, life.joins, life.pool_classes)
@@ -186,40 +162,55 @@ class Registry:
     def _on_rejected(self, life: Life, event: Event) -> None:
         """The lane does not know what the control plane believes: a bug of ours, so the job ends and says so."""
         command = COMMAND_NAMES.get(event.got, str(event.got))
+        if life.over and command != "attach":
+            return  # a rank that has died meanwhile is not connected
         if command == "attach":
             life.handle = None
         message = (
             f"the lane refuses to {command} pool {event.pool} of rank {event.rank}: this is a fault of the"
             " appliance, please report it"
         )
-        self._end(life, "invalid_request", message, event.rank)
+        life.verdict = life.verdict or Verdict("invalid_request", message, event.rank)
+        self._epochs.finish(life)
         if command == "attach":
             self._on_gone(life)
 
     # ---- Ends ----
 
-    def leave(self, worker: Worker, message: Leave) -> None:
-        """A worker wants nothing more. Refusal: its numbers do not fit its pools."""
+    def broken(self, worker: Worker, message: Broken) -> None:
+        """A worker's own QP has failed."""
+        life, rank, _ = self._place(worker)
+        self._epochs.broken(life, rank, message)
+
+    def resume(self, worker: Worker, message: Resume) -> None:
+        """A worker has flushed and drained after an epoch's end. Refusal: what it says cannot be."""
         life, rank, member = self._place(worker)
-        if life.state is LifeState.READY and life.handle is not None:
-            if len(message.received) != len(life.pools):
-                raise Refusal(
-                    "rank", f"rank {rank} leaves with {len(message.received)} pools, it has {len(life.pools)}"
-                )
-            member.state = MemberState.LEAVING
-            self._dataplane.leave(life.handle, rank, message.received)
+        self._epochs.resume(life, rank, member, message)
+
+    def leave(self, worker: Worker, message: Leave) -> None:
+        """A worker wants nothing more, in this epoch or another. Refusal: its numbers do not fit its pools."""
+        life, rank, member = self._place(worker)
+        if member.state is MemberState.LEAVING or life.state is LifeState.ENDING:
             return
-        worker.finish(Left())
+        if life.ready_s is None:
+            self._leave_early(life, rank, member)
+            return
+        if len(message.received) != len(life.pools) or life.handle is None:
+            raise Refusal(
+                "rank", f"rank {rank} leaves with {len(message.received)} pools, it has {len(life.pools)}"
+            )
+        member.state = MemberState.LEAVING
+        self._dataplane.leave(life.handle, rank, message.received)
+        self._epochs.left(life)
+
+    def _leave_early(self, life: Life, rank: int, member: Member) -> None:
+        member.worker.finish(Left())
         if life.state is LifeState.JOINING:
             self._barrier.forget(life, rank)
             return
         member.state = MemberState.LEFT
-        self._end(
-            life,
-            "rank_left",
-            f"{admission.who(member.join)} has left job {life.name} before it was ready",
-            rank,
-        )
+        message = f"{admission.who(member.join)} has left job {life.name} before it was ready"
+        self._epochs.end(life, Verdict("rank_left", message, rank))
 
     def _on_left(self, life: Life, event: Event) -> None:
         member = life.members[event.rank]
@@ -230,7 +221,7 @@ class Registry:
             message = f"{admission.who(member.join)} has left"
             other.worker.send(EventMessage(kind="rank_left", ranks=[event.rank], message=message))
         if not present:
-            self._close(life)
+            self._epochs.close(life)
 
     def lost(self, worker: Worker) -> None:
         """A connection is gone, for whatever reason; harmless when the worker is in no life any more."""
@@ -240,27 +231,10 @@ class Registry:
             return
         if life.state is LifeState.JOINING:
             self._barrier.forget(life, rank)
-        elif life.state is not LifeState.ENDING and member.state not in (
-            MemberState.LEAVING,
-            MemberState.LEFT,
-        ):
-            message = sentences.connection_lost(life.joins, rank)
+        elif member.state not in (MemberState.LEAVING, MemberState.LEFT):
             member.state = MemberState.LEFT
-            self._end(life, "connection_lost", message, rank)
-
-    def _end(
-        self, life: Life, fault: str, message: str, rank: int | None, complete: list[int] | None = None
-    ) -> None:
-        """The epoch is over: every rank that is there is told at once, then the lane lets go of it."""
-        log.warning("job %s, epoch %d has ended: %s", life.name, life.epoch, message)
-        for member in life.present():
-            member.worker.finish(Ended(fault=fault, message=message, rank=rank, complete=complete or []))
-        self._close(life)
-
-    def _close(self, life: Life) -> None:
-        life.state = LifeState.ENDING
-        if life.handle is not None:
-            self._dataplane.close(life.handle)
+            verdict = Verdict("connection_lost", sentences.connection_lost(life.joins, rank), rank)
+            self._epochs.end(life, verdict)
 
     def _on_gone(self, life: Life) -> None:
         """The data plane has let go of a life; the name's next one may open."""
@@ -268,7 +242,7 @@ class Registry:
         life.handle = None
         log.info("job %s, epoch %d is gone", life.name, life.epoch)
         forming = self._barrier.lives.get(life.name)
-        if forming is not None and forming.complete:
+        if forming is not None and forming.all_here:
             self._open(forming)
 
     def tick(self) -> None:
@@ -277,14 +251,15 @@ class Registry:
         limits = self._config.limits
         self._barrier.tick()
         for life in list(self._running.values()):
-            if life.state is LifeState.CONNECTING and now > life.deadline:
+            self._epochs.tick(life)
+            if life.state is LifeState.CONNECTING and life.ready_s is None and now > life.deadline:
                 self._refuse_connecting(life)
             elif life.state is LifeState.READY and life.waiting is not None:
                 what, rounds, since = life.waiting
                 if rounds != self._rounds_completed(life):
                     life.waiting = None
                 elif now - since > limits.straggler_timeout_s:
-                    self._end(life, "straggler", sentences.straggler(what, limits), None)
+                    self._epochs.end(life, Verdict("straggler", sentences.straggler(what, limits), None))
 
     def _refuse_connecting(self, life: Life) -> None:
         """Connecting or probing takes too long."""
@@ -296,7 +271,7 @@ class Registry:
         log.warning("job %s is refused: %s", life.name, message)
         for member in life.present():
             member.worker.finish(Refused(reason="timeout", message=message))
-        self._close(life)
+        self._epochs.close(life)
 
     def stop(self) -> None:
         """The appliance is being stopped: everyone is told."""
@@ -305,8 +280,13 @@ class Registry:
         for life in list(self._barrier.lives.values()):
             self._barrier.refuse(life, Refusal("stopping", message))
         for life in list(self._running.values()):
+            self._epochs.end(life, Verdict("stopping", message, None))
+
+    def abandon(self) -> None:
+        """What could not be delivered until now is not."""
+        for life in list(self._running.values()):
             if life.state is not LifeState.ENDING:
-                self._end(life, "stopping", message, None)
+                self._epochs.finish(life)
 
     # ---- Questions ----
 
@@ -321,6 +301,11 @@ class Registry:
         """A worker broke the sequence: it is refused, and its job goes the way of a lost rank."""
         worker.finish(Refused(reason=refusal.reason, message=str(refusal)))
         self.lost(worker)
+
+    @property
+    def told(self) -> bool:
+        """Whether every life's end has been told."""
+        return all(life.state is LifeState.ENDING for life in self._running.values())
 
     @property
     def idle(self) -> bool:

@@ -39,6 +39,16 @@ def connection_lost(joins: Mapping[int, Join], rank: int) -> str:
     )
 
 
+def broken(joins: Mapping[int, Join], rank: int, message: str) -> str:
+    """A worker's own words about its queue pair."""
+    return f"a queue pair of {_names(joins, [rank])} has failed: {message}"
+
+
+def not_resumed(joins: Mapping[int, Join], ranks: Sequence[int], seconds: float, fault: str) -> str:
+    """Ranks that a new epoch waits for in vain."""
+    return f"{_names(joins, ranks)} did not resume within {seconds:g} s after a fault ({fault})"
+
+
 def _op(value: int) -> str:
     return OP_NAMES.get(value, f"op {value}")
 

@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from pascaline_appliance.registry import Registry
 log = logging.getLogger(__name__)
 
 TICK_S = 0.25
+DELIVERY_S = 1.0
+"""For complete results to reach the ranks of jobs that a stop ends."""
 DETACH_S = 1.0
 """For lanes to let go of the jobs at a stop; then they are stopped all the same."""
 HUGE_PAGES = Path("/sys/kernel/mm/hugepages")
@@ -133,16 +136,17 @@ class Service:
         await stop.wait()
         notify("STOPPING=1")
         self.registry.stop()
+        await self._until(lambda: self.registry.told, DELIVERY_S)
+        self.registry.abandon()
         await self.control.stop()
-        await self._detached()
+        await self._until(lambda: self.registry.idle, DETACH_S)
         ticker.cancel()
         status.close()
         loop.remove_reader(self.dataplane.event_fd)
 
-    async def _detached(self) -> None:
-        """Until no job is left, or the patience is over."""
-        deadline = time.monotonic() + DETACH_S
-        while not self.registry.idle and time.monotonic() < deadline:
+    async def _until(self, true: Callable[[], bool], patience_s: float) -> None:
+        deadline = time.monotonic() + patience_s
+        while not true() and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
 
 

@@ -16,8 +16,10 @@ from pascaline import plan
 from pascaline.codec import MAX_F32, Array, Codec
 from pascaline.codec.fixed32 import largest
 from pascaline.contract import wire
-from pascaline.link import LinkFault, Pool, Result
+from pascaline.errors import EpochEnded
+from pascaline.link import Pool, Result
 
+_ROUND_MASK = (1 << 32) - 1
 Step = Generator[None, Result, None]
 """A chunk that has been written and waits for its result."""
 
@@ -26,7 +28,7 @@ def reduce_chunk(chunk: Chunk, line: Line) -> Step:
     """One chunk's way through the appliance. It starts when the window has room; `yield` is the only wait."""
     slot = line.next_slot()
     chunk.codec.encode(chunk.values, chunk.maximum, line.contribution(slot, chunk))
-    line.write(slot, chunk)
+    line.write(chunk)
     result = yield  # rule 4: the slot's bytes are undefined until the completion of this immediate
     chunk.check(result)
     chunk.codec.decode(line.result(slot, chunk), chunk.maximum, chunk.values)
@@ -46,9 +48,10 @@ class Chunk(NamedTuple):
     def check(self, result: Result) -> None:
         """A result that answers another message must never be decoded."""
         if result.immediate != self.immediate or result.length_bytes != self.length_bytes:
-            raise LinkFault(
+            raise EpochEnded(
                 f"a result of {result.length_bytes} bytes with immediate {result.immediate:#x} came where "
-                f"{self.length_bytes} bytes with {self.immediate:#x} were due"
+                f"{self.length_bytes} bytes with {self.immediate:#x} were due",
+                "imm_mismatch",
             )
 
 
@@ -126,6 +129,14 @@ class Stream:
             self._done()
 
 
+class Flight(NamedTuple):
+    """A chunk on the wire. Its contribution stays in its slot until its result is drained (rule 5)."""
+
+    step: Step
+    stream: Stream
+    chunk: Chunk
+
+
 class Line:
     """One pool's turn-taking: chunks in the order of the calls, at most `window` of them on the wire.
 
@@ -144,7 +155,8 @@ class Line:
             for dtype in (np.dtype("<f4"), np.dtype("<i4"))
         }
         self._queue: deque[Stream] = deque()
-        self._flying: deque[tuple[Step, Stream]] = deque()
+        self._flying: deque[Flight] = deque()
+        """Rounds from rounds_drained to rounds_written."""
         self.rounds_written = self.rounds_drained = 0
         self.bytes_sent = self.bytes_received = 0
 
@@ -166,18 +178,33 @@ class Line:
                 continue
             step = reduce_chunk(chunk, self)
             next(step)
-            self._flying.append((step, stream))
+            self._flying.append(Flight(step, stream, chunk))
 
     def arrived(self, result: Result) -> None:
         """The oldest chunk on the wire has its result: a queue pair delivers in order."""
         if not self._flying:
-            raise LinkFault(f"pool {result.pool} got a result that nothing waits for")
-        step, stream = self._flying.popleft()
+            raise EpochEnded(f"pool {result.pool} got a result that nothing waits for", "round_mismatch")
+        step, stream, _ = self._flying.popleft()
         self.bytes_received += result.length_bytes
         try:
             step.send(result)
         except StopIteration:
             stream.chunk_drained()
+
+    def write_again(self, complete: int) -> None:
+        """A new epoch's queue pair: the stored contributions from round `complete` on (modulo 2^32) were void.
+
+        Earlier results are delivered again, so those are not written again. The steps go on as if nothing had been.
+        """
+        kept = (complete - self.rounds_drained) & _ROUND_MASK
+        if kept > len(self._flying):
+            raise EpochEnded(
+                f"the appliance has {complete} complete rounds of pool {self.pool.index}, this worker has written "
+                f"{self.rounds_written}",
+                "round_mismatch",
+            )
+        for place in range(kept, len(self._flying)):
+            self._post(self.rounds_drained + place, self._flying[place].chunk)
 
     def _has_room(self) -> bool:
         return self.rounds_written - self.rounds_drained < self.pool.window and self.pool.can_write()
@@ -196,12 +223,15 @@ class Line:
         """Where its result has landed."""
         return self._views[chunk.codec.wire_dtype][slot][1][: chunk.values.size]
 
-    def write(self, slot: int, chunk: Chunk) -> None:
+    def write(self, chunk: Chunk) -> None:
         """Post the next round's contribution."""
-        address = plan.remote_address(self.pool.va_base, self._op_windows[chunk.op], self.rounds_written)
-        self.pool.write(slot, chunk.length_bytes, address, chunk.immediate)
+        self._post(self.rounds_written, chunk)
         self.rounds_written += 1
         self.bytes_sent += chunk.length_bytes
+
+    def _post(self, round_: int, chunk: Chunk) -> None:
+        address = plan.remote_address(self.pool.va_base, self._op_windows[chunk.op], round_)
+        self.pool.write(round_ % self.pool.window, chunk.length_bytes, address, chunk.immediate)
 
     def drained(self) -> None:
         """The oldest round's result has been copied out: its receive is posted again before its successor is."""

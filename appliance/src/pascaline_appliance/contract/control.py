@@ -1,8 +1,9 @@
 """Contract: worker <-> appliance, control plane. JSON messages over one long-lived WebSocket per worker and job.
 
 A worker's sequence: Join -> Offer -> Connect -> Connected -> (probes over RDMA) -> Ready -> ... -> Leave -> Left.
-The appliance may send Refused at any time before Ready, and Event or Ended at any time after Offer; after Refused,
-Ended and Left it closes the connection. Either end's WebSocket pings are the heartbeat.
+After a fault: [Broken ->] Ended(resumable) -> Resume -> Offer -> ... -> Ready, and at any step another Ended may come.
+The appliance may send Refused before Ready or when a message cannot be, and Event or Ended at any time after Offer;
+after Refused, Left and an Ended that is not resumable it closes the connection. Pings, both ways, are the heartbeat.
 
 Client and appliance each ship this file; neither imports the other. Numbers of 64 bits travel as hexadecimal strings
 ("0x..."), since a JSON number is only exact to 2^53. Unknown fields, unknown types and oversized messages are refused.
@@ -126,14 +127,17 @@ class Ready(_Message):
 
 
 class Broken(_Message):
-    """One of the worker's queue pairs has failed: end the epoch."""
+    """One of the worker's queue pairs has failed: end the epoch. Answered by Ended, as is whatever else ended it."""
 
     type: Literal["broken"] = "broken"
     message: Annotated[str, Field(max_length=1000)]
 
 
 class Resume(_Message):
-    """Answer to a resumable Ended: the worker's QPs are flushed, every result that had landed is drained."""
+    """Answer to a resumable Ended: the worker's QPs are flushed, every result that had landed is drained.
+
+    A worker that has said Leave does not answer.
+    """
 
     type: Literal["resume"] = "resume"
     epoch: U32
@@ -201,7 +205,9 @@ class Ended(_Message):
     """Per pool: rounds that were complete."""
     epoch: U32 = 0
     resumable: bool = False
-    """True: flush, drain, and answer with Resume within deadline_s; the job goes on."""
+    """True: flush, drain, and answer with Resume. The job goes on; or, when it cannot, whoever lacks a complete result
+    gets it and another Ended follows, by deadline_s after the fault's beginning.
+    """
 
 
 FromWorker = Annotated[Join | Connect | Broken | Resume | Leave, Field(discriminator="type")]

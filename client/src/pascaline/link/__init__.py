@@ -7,7 +7,33 @@ protocols, so that the story in `reduce` depends on no particular one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+
+@dataclass(frozen=True)
+class PoolSpec:
+    """What the appliance has built for this worker, in one epoch."""
+
+    index: int
+    window: int
+    chunk_bytes: int
+    qpn: int
+    start_psn: int
+    rkey: int
+    va_base: int
+
+
+@dataclass(frozen=True)
+class PoolEnd:
+    """The worker's end of one pool's queue pair, for the appliance to connect to."""
+
+    index: int
+    qpn: int
+    start_psn: int
+    result_rkey: int
+    result_va: int
+    result_bytes: int
 
 
 class Result(NamedTuple):
@@ -19,12 +45,16 @@ class Result(NamedTuple):
 
 
 class LinkFault(Exception):
-    """A QP of this worker failed; the message says how. Turned into EpochEnded by the session."""
+    """A QP of this worker failed; the message says how. The session tells the appliance, which ends the epoch."""
 
 
 class Pool(Protocol):
-    """One pool's QP and its registered memory. Slot s of both buffers serves rounds r with r mod window = s."""
+    """One pool's QP and its registered memory. Slot s of both buffers serves rounds r with r mod window = s.
 
+    The memory stays over epochs, the QP and `va_base` do not.
+    """
+
+    index: int
     window: int
     chunk_bytes: int
     va_base: int
@@ -66,9 +96,33 @@ class Link(Protocol):
         """Results that have landed since the last call, in order per pool. Raises LinkFault."""
         ...
 
+    def halt(self) -> list[Result]:
+        """End the epoch: queue pairs to ERR, flushed, destroyed. Returns results that had landed; no other will."""
+        ...
+
+    def renew(self, specs: Sequence[PoolSpec]) -> None:
+        """New queue pairs on the same buffers, after `halt`."""
+        ...
+
+    def ends(self) -> list[PoolEnd]:
+        """What the appliance must know."""
+        ...
+
+    def receive_from(self, peer: str, mtu_bytes: int, traffic_class: int) -> None:
+        """All queue pairs to RTR, their receives posted. Raises ApplianceUnreachable."""
+        ...
+
+    def send(self, deadline_s: float) -> None:
+        """All queue pairs to RTS; their retries end well before `deadline_s`."""
+        ...
+
+    def wait(self, timeout_s: float) -> bool:
+        """Sleep until completions may have come, without the GIL."""
+        ...
+
     def close(self) -> None:
-        """Flush and destroy everything. Afterwards nothing reads or writes the buffers."""
+        """Halt, if that is not done, and give the memory back. Afterwards nothing reads or writes the buffers."""
         ...
 
 
-__all__ = ["Link", "LinkFault", "Pool", "Result"]
+__all__ = ["Link", "LinkFault", "Pool", "PoolEnd", "PoolSpec", "Result"]

@@ -15,13 +15,15 @@ from typing import Any, Literal, Self, overload
 
 from pascaline import codec as codecs
 from pascaline.contract import control as contract
-from pascaline.errors import EpochEnded, PascalineError, SessionClosed, Timeout
+from pascaline.errors import ApplianceUnreachable, EpochEnded, PascalineError, SessionClosed, Timeout
 from pascaline.reduce import Line, op_windows
 from pascaline.session import fork
 from pascaline.session.arrays import flat_view
-from pascaline.session.control import EMULATED_HANDSHAKE_S, HANDSHAKE_S, ConnectionLost, Control, Message
+from pascaline.session.control import EMULATED_HANDSHAKE_S, HANDSHAKE_S, Control, Message
+from pascaline.session.epochs import Epochs
+from pascaline.session.handshake import specs_of
 from pascaline.session.identity import resolve
-from pascaline.session.join import OPS, Joining, Wishes
+from pascaline.session.join import OPS, Joining, Wishes, refusal
 from pascaline.session.progress import Progress
 from pascaline.session.work import Work
 
@@ -94,18 +96,22 @@ class Session:
             self._control = Control(self._identity.host, self._identity.port, handshake_s)
             undo.callback(self._control.close)
             joining = Joining(self._control, self._identity, wishes)
-            self._offer = joining.offer(port)
-            link = verbs.VerbsLink(port, [_spec(verbs.PoolSpec, pool) for pool in self._offer.pools])
+            offer = joining.offer(port)
+            self._control.limit_silence(offer.deadline_s)
+            link = verbs.VerbsLink(port, specs_of(offer))
             undo.callback(link.close)
-            joining.connect(link, self._offer)
+            joining.connect(link, offer)
             undo.pop_all()
         self._port = port
         self._descriptors = verbs.rdma_descriptors() - before | {self._control.fileno()}
         windows = op_windows(list(OPS))
         self._lines = [Line(pool, windows) for pool in link.pools]
-        by_class = {pool.pool_class: line for pool, line in zip(self._offer.pools, self._lines, strict=True)}
-        limit_s = self._offer.straggler_timeout_s if timeout_s is None else timeout_s
-        self._progress = Progress(link, self._lines, by_class["data"], by_class["small"], limit_s)
+        by_class = {pool.pool_class: line for pool, line in zip(offer.pools, self._lines, strict=True)}
+        limit_s = offer.straggler_timeout_s if timeout_s is None else timeout_s
+        self._epochs = Epochs(offer, self._identity.appliance, link, self._lines, self._control.send)
+        self._progress = Progress(
+            link, self._lines, by_class["data"], by_class["small"], limit_s, self._epochs
+        )
         self._progress.start()
         self._control.deliver(self._on_message, self._on_end)
         fork.track(self)
@@ -152,13 +158,13 @@ class Session:
             "bytes_received": sum(line.bytes_received for line in self._lines),
             "rounds": sum(line.rounds_drained for line in self._lines),
             "collectives": self._sequence,
-            "epoch": self._offer.epoch,
-            "mtu_bytes": self._offer.mtu,
+            "epoch": self._epochs.offer.epoch,
+            "mtu_bytes": self._epochs.offer.mtu,
             "device": self._port.device,
             "address": self._port.address,
             "pools": [
                 {"class": pool.pool_class, "chunk_bytes": pool.chunk_bytes, "window": pool.window}
-                for pool in self._offer.pools
+                for pool in self._epochs.offer.pools
             ],
         }
 
@@ -170,11 +176,8 @@ class Session:
             self._check_usable()
             self._progress.wait_idle(threading.TIMEOUT_MAX)
             self._check_usable()
-            with contextlib.suppress(ConnectionLost):  # then the verdict is on its way
-                self._control.send(
-                    contract.Leave(received=[line.rounds_drained & 0xFFFFFFFF for line in self._lines])
-                )
-            self._parted.wait(max(self._offer.deadline_s, _LEFT_S))
+            self._progress.leave()
+            self._parted.wait(2 * self._epochs.offer.deadline_s + _LEFT_S)
             if not self._left:
                 self._progress.wait_ended(_FLUSH_S if self._parted.is_set() else 0)
                 self._check_usable()
@@ -230,10 +233,15 @@ class Session:
         if isinstance(message, contract.Left):
             self._left = True
             self._parted.set()
-        elif isinstance(message, contract.Ended):
+        elif isinstance(message, contract.Ended) and not message.resumable:
             self._parted.set()
             self._progress.end(EpochEnded(message.message, message.fault, message.rank))
-        elif isinstance(message, contract.Event) and message.kind == "waiting":
+        elif isinstance(message, contract.Refused):
+            self._parted.set()
+            self._progress.end(refusal(message))
+        elif not isinstance(message, contract.Event):
+            self._epochs.hear(message)
+        elif message.kind == "waiting":
             self._progress.now_waiting_for(message.ranks, message.message)
 
     def _on_end(self, error: Exception) -> None:
@@ -241,23 +249,11 @@ class Session:
         self._parted.set()
         if self._left:
             return
-        ended = EpochEnded(
-            f"the control connection to the appliance at {self._identity.appliance} is lost: {error}",
-            "connection_lost",
+        gone = ApplianceUnreachable(
+            f"the control connection to the appliance at {self._identity.appliance} is lost ({error}): see whether it "
+            "runs and can be reached"
         )
-        self._progress.end(error if isinstance(error, PascalineError) else ended)
-
-
-def _spec(make: Any, pool: contract.PoolOffer) -> Any:
-    return make(
-        index=pool.pool,
-        window=pool.window,
-        chunk_bytes=pool.chunk_bytes,
-        qpn=pool.qpn,
-        start_psn=pool.start_psn,
-        rkey=pool.rkey,
-        va_base=int(pool.va_base, 16),
-    )
+        self._progress.end(error if isinstance(error, PascalineError) else gone)
 
 
 def _at_exit() -> None:

@@ -27,6 +27,8 @@ _PING_EVERY_S = 2.0
 _PONG_WITHIN_S = 20.0
 _DEAD_PEER_S = 5
 """Kernel keep-alive: a dead host is noticed without the interpreter, whose GIL a long import may hold."""
+_SILENCE_SHARE = 0.7
+"""Of the deadline: a host that is cut off must know it before, and the kernel looks once a second."""
 
 Message = Any
 """One of contract.control's models from the appliance."""
@@ -67,6 +69,12 @@ class Control:
     def fileno(self) -> int:
         """Descriptor of the socket: a forked child must not hold it."""
         return self._socket.fileno()
+
+    def limit_silence(self, deadline_s: float) -> None:
+        """From now on the connection is lost, well before `deadline_s`, when the appliance's host does not answer."""
+        self._socket.setsockopt(
+            socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(_SILENCE_SHARE * deadline_s * 1000)
+        )
 
     def send(self, message: Message) -> None:
         """Send one message. Raises ConnectionLost."""

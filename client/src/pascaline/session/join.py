@@ -1,4 +1,4 @@
-"""Joining a job: Join -> Offer -> Connect -> Connected -> probes -> Ready, in the calling thread.
+"""Joining a job: Join -> Offer, then the handshake, in the calling thread.
 
 Touches the control connection and a link that is not yet shared. Ends with a link whose rounds may begin, or
 with one sentence about what disagrees.
@@ -10,9 +10,8 @@ import contextlib
 import socket
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from pascaline import plan
 from pascaline.contract import control as contract
 from pascaline.contract import wire
 from pascaline.errors import (
@@ -24,17 +23,17 @@ from pascaline.errors import (
     PascalineError,
     Timeout,
 )
-from pascaline.link import LinkFault
+from pascaline.link import Link, LinkFault, Result
 from pascaline.session.control import ConnectionLost, Control, Message
+from pascaline.session.handshake import Handshake
 from pascaline.session.identity import Identity
 
 if TYPE_CHECKING:
-    from pascaline.link.verbs import Port, VerbsLink
+    from pascaline.link.verbs import Port
 
 OPS: list[contract.Op] = ["sum_f32", "sum_i32", "max_f32"]
 """Op windows 1, 2, 3 of every session: each collective chooses its codec."""
-_STEP_S = 0.1
-T = TypeVar("T")
+_LAST_WORD_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -47,18 +46,18 @@ class Wishes:
     timeout_s: float
 
 
-class Joining:
+class Joining(Handshake):
     """One attempt to join."""
 
     def __init__(self, control: Control, identity: Identity, wishes: Wishes) -> None:
+        super().__init__(time.monotonic() + wishes.timeout_s)
         self._control, self._identity, self._wishes = control, identity, wishes
-        self._end = time.monotonic() + wishes.timeout_s
         self._heard = ""
 
     def offer(self, port: Port) -> contract.Offer:
         """Say who we are; the answer comes once all ranks have joined."""
         who = self._identity
-        self._send(
+        self.send(
             contract.Join(
                 control_version=contract.CONTROL_VERSION,
                 wire_version=wire.VERSION,
@@ -75,7 +74,7 @@ class Joining:
                 window=self._wishes.window,
             )
         )
-        offer = self._expect(contract.Offer)
+        offer = self.expect(contract.Offer)
         if [pool.pool for pool in offer.pools] != list(range(len(offer.pools))):
             raise ContractMismatch(
                 f"the appliance numbers its pools {[pool.pool for pool in offer.pools]}, not from 0 up"
@@ -87,69 +86,32 @@ class Joining:
             )
         return offer
 
-    def connect(self, link: VerbsLink, offer: contract.Offer) -> None:
-        """Queue pairs to RTR, exchange, RTS, one full-MTU probe per pool in both directions, READY."""
+    def connect(self, link: Link, offer: contract.Offer) -> None:
+        """The job's first epoch begins, or one sentence says what does not pass."""
         link.receive_from(offer.address, offer.mtu, offer.traffic_class)
-        ends = [
-            contract.PoolConnect(
-                pool=end.index,
-                qpn=end.qpn,
-                start_psn=end.start_psn,
-                result_rkey=end.result_rkey,
-                result_va=hex(end.result_va),
-                result_bytes=end.result_bytes,
-            )
-            for end in link.ends()
-        ]
-        self._send(contract.Connect(pools=ends))
-        self._expect(contract.Connected)
-        link.send()
-        for pool in link.pools:
-            address = plan.remote_address(pool.va_base, wire.PROBE_WINDOW, 0)
-            pool.write(0, offer.mtu, address, wire.IMM_PROBE)
         try:
-            self._probe(link, offer.mtu)
+            self.exchange(link, offer)
         except LinkFault as fault:
             raise LocalSetupError(
                 f"a probe of one path MTU ({offer.mtu} bytes) did not pass between this worker and {offer.address} "
                 f"({fault}): every interface and switch port on the way needs an MTU of at least {offer.mtu + 80} bytes"
             ) from fault
 
-    def _probe(self, link: VerbsLink, mtu_bytes: int) -> None:
-        """Until the appliance's probe has come on every pool and READY on the connection, in whichever order."""
-        missing, ready = {pool.index for pool in link.pools}, False
-        while missing or not ready:
-            if missing:
-                link.wait(_STEP_S)
-                for result in link.completions():
-                    if result.immediate != wire.IMM_PROBE or result.length_bytes != mtu_bytes:
-                        raise LinkFault(f"a result of {result.length_bytes} bytes came instead of the probe")
-                    link.pools[result.pool].post_receive()
-                    missing.discard(result.pool)
-            with contextlib.suppress(TimeoutError):
-                message = self._receive(0 if missing else _STEP_S)
-                ready = ready or isinstance(message, contract.Ready)
-            self._check_time()
+    def arrived(self, result: Result) -> None:
+        """Before the first round there is nothing to come."""
+        raise LinkFault(f"a result of {result.length_bytes} bytes came before the first round")
 
-    def _send(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
+        """A reason for hanging up is raised in its stead."""
         try:
             self._control.send(message)
         except ConnectionLost as lost:
             # The reason for hanging up may have been sent before.
             with contextlib.suppress(TimeoutError):
-                self._receive(_STEP_S)
+                self.receive(_LAST_WORD_S)
             raise self._lost(lost) from lost
 
-    def _expect(self, kind: type[T]) -> T:
-        """The next message of `kind`."""
-        while True:
-            with contextlib.suppress(TimeoutError):
-                message = self._receive(max(0.0, min(1.0, self._end - time.monotonic())))
-                if isinstance(message, kind):
-                    return message
-            self._check_time()
-
-    def _receive(self, timeout_s: float) -> Message:
+    def receive(self, timeout_s: float) -> Message:
         """One message; refusals and ends are raised, events are remembered for the time-out's sentence."""
         try:
             message = self._control.receive(timeout_s)
@@ -168,14 +130,13 @@ class Joining:
             f"the appliance at {self._control.address} hung up during the join: {lost}"
         )
 
-    def _check_time(self) -> None:
-        if time.monotonic() > self._end:
-            who = self._identity
-            raise Timeout(
-                f"rank {who.rank} of job {who.job!r} has waited {self._wishes.timeout_s:g} s for the join of all "
-                f"{who.world_size} ranks"
-                + (f"; the appliance's last word: {self._heard}" if self._heard else "")
-            )
+    def late(self) -> PascalineError:
+        """Who is waited for, as far as the appliance has said."""
+        who = self._identity
+        return Timeout(
+            f"rank {who.rank} of job {who.job!r} has waited {self._wishes.timeout_s:g} s for the join of all "
+            f"{who.world_size} ranks" + (f"; the appliance's last word: {self._heard}" if self._heard else "")
+        )
 
 
 def refusal(message: contract.Refused) -> PascalineError:

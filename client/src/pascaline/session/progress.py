@@ -19,23 +19,29 @@ from typing import Any
 import numpy as np
 
 from pascaline.codec import Codec
-from pascaline.errors import EpochEnded, PascalineError, Timeout
+from pascaline.errors import PascalineError, Timeout
 from pascaline.link import Link, LinkFault
 from pascaline.reduce import Collective, Line
+from pascaline.session.epochs import Epochs, Halted
 from pascaline.session.work import Work
 
-VERDICT_S = 1.0
-"""A failed queue pair is most often the appliance ending the epoch: its sentence, which names the rank,
-may be on its way.
-"""
 _WATCH_S = 0.5
 
 
 class Progress:
     """Owner of a joined link. Lines: one per pool, `data` and `small` by class."""
 
-    def __init__(self, link: Link, lines: Sequence[Line], data: Line, small: Line, timeout_s: float) -> None:
+    def __init__(
+        self,
+        link: Link,
+        lines: Sequence[Line],
+        data: Line,
+        small: Line,
+        timeout_s: float,
+        epochs: Epochs,
+    ) -> None:
         self._link, self._lines, self._data, self._small = link, lines, data, small
+        self._epochs = epochs
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._inbox: deque[tuple[Collective, Work]] = deque()
@@ -44,8 +50,7 @@ class Progress:
         self._idle.set()
         self._last_progress = time.monotonic()
         self._waiting: tuple[tuple[int, ...], str] = ((), "")
-        self._verdict: PascalineError | None = None
-        self._verdict_came = threading.Event()
+        self._leave_wanted = False
         self.error: PascalineError | None = None
         self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._thread = threading.Thread(target=self._run, name="pascaline-progress", daemon=True)
@@ -54,6 +59,7 @@ class Progress:
 
     def start(self) -> None:
         """Begin."""
+        self._epochs.wake = self._wake
         self._thread.start()
 
     def submit(self, values: Any, codec: Codec, work: Work) -> None:
@@ -67,13 +73,18 @@ class Progress:
             os.eventfd_write(self.wake_fd, 1)
 
     def end(self, error: PascalineError) -> None:
-        """Whatever is pending fails with `error`; the link is flushed and closed. The first verdict stands."""
+        """The link is flushed, what has landed is drained, the rest fails with `error`. The first verdict stands."""
+        self._epochs.end(error)
+
+    def leave(self) -> None:
+        """Say Leave as soon as nothing is pending; in the thread, so that it never meets a resume half-way."""
+        self._leave_wanted = True
+        self._wake()
+
+    def _wake(self) -> None:
         with self._lock:
-            if self.error or self._verdict:
-                return
-            self._verdict = error
-            self._verdict_came.set()
-            os.eventfd_write(self.wake_fd, 1)
+            if not self.error:  # else the descriptor is closed
+                os.eventfd_write(self.wake_fd, 1)
 
     def now_waiting_for(self, ranks: Sequence[int], message: str) -> None:
         """The appliance says who is missing."""
@@ -101,20 +112,35 @@ class Progress:
             self._finish(error)
 
     def _turns(self, poller: select.poll) -> PascalineError:
-        """Turn after turn until something ends the session; that is returned."""
+        """Turn after turn, through epochs, until something ends the session; that is returned."""
         try:
-            while not self._verdict:
-                poller.poll(_WATCH_S * 1000 if self._works or self._inbox else None)
-                self._turn()
-                self._watch_clock()
-            return self._verdict
-        except LinkFault as fault:
-            self._verdict_came.wait(VERDICT_S)
-            return self._verdict or EpochEnded(f"the connection to the appliance failed: {fault}", "local")
+            error = self._until_verdict(poller)
+            with contextlib.suppress(PascalineError, LinkFault):
+                self._epochs.drain()  # complete rounds are so on every rank, whatever ends the others
+            return error
+        except Exception as defect:  # a defect of ours must end waits, not hang them
+            return _chained(PascalineError(f"internal error of the progress thread: {defect!r}"), defect)
+
+    def _until_verdict(self, poller: select.poll) -> PascalineError:
+        try:
+            while True:
+                try:
+                    poller.poll(_WATCH_S * 1000 if self._works or self._inbox else None)
+                    self._turn()
+                    self._watch_clock()
+                    self._epochs.check()
+                    if self._leave_wanted and not self._works:
+                        self._leave_wanted = False
+                        self._epochs.leave()
+                    continue
+                except Halted as halted:
+                    self._epochs.resume(halted.ended)
+                except LinkFault as fault:
+                    self._epochs.report(fault)
+                self._last_progress = time.monotonic()
+                self._waiting = ((), "")
         except PascalineError as error:
             return error
-        except Exception as error:  # a defect of ours must end waits, not hang them
-            return _chained(PascalineError(f"internal error of the progress thread: {error!r}"), error)
 
     def _turn(self) -> None:
         """Calls enter their lines, results are decoded, windows move, the next chunks are written."""

@@ -14,7 +14,6 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,25 +23,13 @@ from pyverbs.pd import PD
 from pyverbs.pyverbs_error import PyverbsError, PyverbsRDMAError
 
 from pascaline.errors import ApplianceUnreachable, LocalSetupError
-from pascaline.link import LinkFault, Result
+from pascaline.link import LinkFault, PoolEnd, PoolSpec, Result
 from pascaline.link.verbs.device import Port
-from pascaline.link.verbs.pool import COUNT_SHIFT, RECEIVE_BIT, PoolSpec, VerbsPool, queue_depths
+from pascaline.link.verbs.pool import COUNT_SHIFT, RECEIVE_BIT, VerbsPool, queue_depths
 
-_FLUSH_S = 2.0
+_FLUSH_S = 0.5
 _POLL_BATCH = 32
 _opening = threading.Lock()
-
-
-@dataclass(frozen=True)
-class PoolEnd:
-    """The worker's end of one pool's queue pair, for the appliance to connect to."""
-
-    index: int
-    qpn: int
-    start_psn: int
-    result_rkey: int
-    result_va: int
-    result_bytes: int
 
 
 class VerbsLink:
@@ -51,6 +38,7 @@ class VerbsLink:
     def __init__(self, port: Port, specs: Sequence[PoolSpec]) -> None:
         self._port = port
         self._fault = ""
+        self._landed: list[Result] = []
         self._closing = contextlib.ExitStack()
         try:
             self._build(specs)
@@ -104,27 +92,36 @@ class VerbsLink:
                 f"({self._port.address}): {error}; check cabling and routes (`ping -I {self._port.address} {peer}`)"
             ) from error
 
-    def send(self) -> None:
-        """All queue pairs to RTS."""
+    def send(self, deadline_s: float) -> None:
+        """All queue pairs to RTS; their retries end well before `deadline_s`."""
         for pool in self.pools:
-            pool.to_ready_to_send()
+            pool.to_ready_to_send(deadline_s)
 
     def wait(self, timeout_s: float) -> bool:
         """Sleep until completions may have come, without the GIL."""
         return bool(self._poller.poll(timeout_s * 1000))
 
     def completions(self) -> list[Result]:
-        """Results that have landed since the last call. Raises LinkFault when a queue pair has failed."""
+        """Results that have landed since the last call. Raises LinkFault when a queue pair has failed; what
+        landed before that is kept for `halt`.
+        """
         self._take_event()
-        results: list[Result] = []
-        polled = _POLL_BATCH
-        while polled == _POLL_BATCH:
-            polled, completions = self._cq.poll(_POLL_BATCH)
-            for completion in completions:
-                self._digest(completion, results)
+        while self._collect() == _POLL_BATCH:
+            pass
         if self._fault:
             raise LinkFault(self._fault)
-        return results
+        return self._take_landed()
+
+    def _collect(self) -> int:
+        """Digest one batch of completions; returns how many there were."""
+        polled, completions = self._cq.poll(_POLL_BATCH)
+        for completion in completions:
+            self._digest(completion)
+        return int(polled)
+
+    def _take_landed(self) -> list[Result]:
+        landed, self._landed = self._landed, []
+        return landed
 
     def _take_event(self) -> None:
         """Fetch a waiting event and ask for the next one *before* the queue is polled: none is lost in between."""
@@ -133,7 +130,7 @@ class VerbsLink:
             self._cq.ack_events(1)
             self._cq.req_notify()
 
-    def _digest(self, completion: Any, results: list[Result]) -> None:
+    def _digest(self, completion: Any) -> None:
         wr_id = completion.wr_id
         pool = self.pools[wr_id & (RECEIVE_BIT - 1)]
         is_receive = bool(wr_id & RECEIVE_BIT)
@@ -144,28 +141,45 @@ class VerbsLink:
             status = cqe_status_to_str(completion.status)
             self._fault = self._fault or f"{what} of pool {pool.index} on {self._port.device}: {status}"
         elif is_receive:
-            results.append(Result(pool.index, socket.ntohl(completion.imm_data), completion.byte_len))
+            self._landed.append(Result(pool.index, socket.ntohl(completion.imm_data), completion.byte_len))
         else:
             pool.sent(wr_id)
 
-    def close(self) -> None:
-        """All queue pairs to ERR, wait until every receive has come back, destroy."""
-        with contextlib.suppress(PyverbsError):
-            for pool in self.pools:
+    def halt(self) -> list[Result]:
+        """All queue pairs to ERR, flushed, destroyed. Returns results that had landed; no other will."""
+        for pool in self.pools:
+            with contextlib.suppress(PyverbsError):
                 pool.to_error()
-            self._flush()
-        self._closing.close()
+        self._flush()
+        for pool in self.pools:
+            pool.destroy()
+        while self._collect():  # flushed sends: nothing of this epoch may meet the next one's counters
+            pass
+        self._fault = ""
+        return self._take_landed()
 
     def _flush(self) -> None:
         """Until nothing is posted any more; some NICs do not report every flush, hence the limit."""
         end = time.monotonic() + _FLUSH_S
-        while any(pool.receives for pool in self.pools) and time.monotonic() < end:
-            polled, completions = self._cq.poll(_POLL_BATCH)
-            for completion in completions:
-                if completion.wr_id & RECEIVE_BIT:
-                    self.pools[completion.wr_id & (RECEIVE_BIT - 1)].receives -= 1
-            if not polled:
+        while any(pool.receives > 0 for pool in self.pools) and time.monotonic() < end:
+            if not self._collect():
                 time.sleep(0.002)
+
+    def renew(self, specs: Sequence[PoolSpec]) -> None:
+        """New queue pairs on the same buffers; those that never came to life are dropped."""
+        try:
+            for pool, spec in zip(self.pools, specs, strict=True):
+                pool.destroy()
+                pool.renew(spec)
+        except PyverbsError as error:
+            raise LocalSetupError(
+                f"RDMA device {self._port.device} refused a new queue pair: {error}"
+            ) from error
+
+    def close(self) -> None:
+        """Halt, then destroy everything."""
+        self.halt()
+        self._closing.close()
 
 
 def _event_descriptors() -> set[int]:
