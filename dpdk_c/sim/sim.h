@@ -212,6 +212,8 @@ bool sim_damage_haunt(struct sim *sim, struct sim_frame *frame, bool unseeable);
 void sim_appliance_start(struct sim *sim);
 void sim_appliance_kill(struct sim *sim);
 void sim_appliance_receive(struct sim *sim, struct sim_frame *frame);
+/* Before all that waits: a ghost is aimed at the PSN that is expected now. */
+void sim_appliance_receive_first(struct sim *sim, struct sim_frame *frame);
 void sim_appliance_wake(struct sim *sim, uint64_t at_ns);
 bool sim_appliance_command(struct sim *sim, const struct psc_command *command);
 uint64_t sim_appliance_now_ns(const struct sim *sim);

@@ -114,7 +114,8 @@ bool sim_appliance_command(struct sim *sim, const struct psc_command *command)
     return done;
 }
 
-void sim_appliance_receive(struct sim *sim, struct sim_frame *frame)
+/* The ring takes it, or it is lost. */
+static bool enter_ring(struct sim *sim, struct sim_frame *frame, uint32_t place)
 {
     struct sim_appliance *appliance = &sim->appliance;
     uint32_t room = sim->now_ns < appliance->short_until_ns ? 4 : sim->plan.rx_ring;
@@ -123,10 +124,25 @@ void sim_appliance_receive(struct sim *sim, struct sim_frame *frame)
         if (appliance->lane && room < sim->plan.rx_ring)
             sim->tally.happened[SIM_OVERFLOW]++;
         sim_free(sim, frame);
-        return;
+        return false;
     }
-    appliance->rx[appliance->rx_count++] = frame;
-    sim_appliance_wake(sim, sim->now_ns + sim_up_to(sim, sim->plan.poll_ns));
+    memmove(appliance->rx + place + 1, appliance->rx + place,
+            (appliance->rx_count - place) * sizeof *appliance->rx);
+    appliance->rx[place] = frame;
+    appliance->rx_count++;
+    return true;
+}
+
+void sim_appliance_receive(struct sim *sim, struct sim_frame *frame)
+{
+    if (enter_ring(sim, frame, sim->appliance.rx_count))
+        sim_appliance_wake(sim, sim->now_ns + sim_up_to(sim, sim->plan.poll_ns));
+}
+
+void sim_appliance_receive_first(struct sim *sim, struct sim_frame *frame)
+{
+    if (enter_ring(sim, frame, 0))
+        sim_appliance_wake(sim, sim->now_ns);
 }
 
 /* What the lane made of the frames of one turn, for whoever reads the trace. */

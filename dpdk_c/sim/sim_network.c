@@ -63,7 +63,10 @@ static void haunt(struct sim *sim, void *subject, uint64_t unseeable)
     enum sim_trouble trouble = unseeable ? SIM_TAMPER : SIM_GHOST;
     sim->tally.happened[trouble]++;
     note(sim, frame, SIM_STEP_TROUBLE, trouble, frame->to_appliance);
-    arrive(sim, frame, 0);
+    if (frame->to_appliance)
+        sim_appliance_receive_first(sim, frame);
+    else
+        sim_worker_receive(sim, frame);
 }
 
 /* Keeps a few old frames of a link, and now and then lets one of them come again. */
@@ -90,7 +93,8 @@ static void remember_and_haunt(struct sim *sim, struct sim_link *link, const str
 
 static void damage(struct sim *sim, struct sim_frame *frame)
 {
-    if (hit(sim, frame, SIM_CORRUPTION))
+    /* Of ARP only Ethernet's own CRC takes care, which no frame with flipped bits survives. */
+    if (sim_frame_is_roce(frame->data, frame->bytes) && hit(sim, frame, SIM_CORRUPTION))
         sim_damage_corrupt(sim, frame);
     if (hit(sim, frame, SIM_TRUNCATION))
         sim_damage_truncate(sim, frame);

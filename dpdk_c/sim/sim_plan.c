@@ -58,7 +58,7 @@ static void draw_pool(struct sim_pool_plan *pool, const struct sim_job_plan *job
 {
     uint32_t ranks = job->ranks < 4 ? 4 : job->ranks; /* large racks do fewer rounds: time is for seeds */
 
-    pool->window = PICK(random, 1, 2, 2, 2, 4, 4, 4, 8);
+    pool->window = chunk_packets < 30 ? PICK(random, 1, 2, 2, 2, 4, 4, 4, 8) : PICK(random, 1, 2, 4);
     pool->chunk_bytes = chunk_packets * job->mtu_bytes;
     uint32_t most = 1200 / ranks / (chunk_packets + 1) + 10;
     pool->rounds = (uint32_t)sim_between(random, 8, most < 100 ? most + 8 : 108);
@@ -159,10 +159,11 @@ static void draw_appliance(struct sim_plan *plan, struct sim_random *random)
     plan->progress_ns = PICK(random, 500, 2000) * SIM_MS;
     plan->waiting_ns = PICK(random, 200, 1000, 2000) * SIM_MS;
     plan->straggler_ns = sim_between(random, 2, 4) * SIM_SECOND;
-    plan->poll_ns = PICK(random, 100, 500, 3000);
     plan->hold_ns = PICK(random, 0, 0, 500, 5000);
     plan->max_unacked = PICK(random, 8, 32, 128, 128, 128);
     plan->burst = PICK(random, 1, 8, 32, 32);
+    /* About 100 ns a frame at most: a lane that is slower than its workers is another problem than faults. */
+    plan->poll_ns = plan->burst * PICK(random, 10, 30, 100);
     plan->rx_ring = 8192;
     plan->tx_ring = PICK(random, 64, 512, 2048);
 }

@@ -319,11 +319,12 @@ static void step(struct sim *sim, void *subject, uint64_t life)
         struct sim_queue *queue = &worker->queues[p];
         if (queue->drained < queue->completed)
             drain_round(sim, queue);
-        uint32_t posted = queue->posted;
         if (may_post(worker, queue))
             post_round(sim, queue);
-        more |= queue->drained < queue->completed || (queue->posted > posted && may_post(worker, queue));
     }
+    for (uint32_t p = 0; p < SIM_POOLS; p++)
+        more |= worker->queues[p].drained < worker->queues[p].completed ||
+                (!worker->blocked && may_post(worker, &worker->queues[p]));
     if (finished(worker))
         leave(sim, worker);
     else if (more)
