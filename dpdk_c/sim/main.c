@@ -5,8 +5,11 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "sim.h"
+
+#define SEED_LIMIT_S 60u
 
 static int usage(const char *name)
 {
@@ -46,6 +49,7 @@ static int run_many(uint64_t from, uint64_t count)
     bool violated = false;
 
     for (uint64_t seed = from; seed < from + count; seed++) {
+        alarm(SEED_LIMIT_S); /* virtual time has its own limit: this is for a loop inside the core */
         sim_run(seed, false, &tally);
         sim_tally_print(&tally);
         fflush(stdout); /* whoever reads must know which seed a crash is */

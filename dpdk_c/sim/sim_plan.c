@@ -147,7 +147,7 @@ static void draw_strike(struct sim_strike *strike, const struct sim_plan *plan, 
         sim_chance(random, 100000) ? sim_below(random, 8 * plan->job[0].ranks) : sim_below(random, expected);
     strike->job = (uint32_t)sim_below(random, plan->jobs);
     strike->rank = (uint32_t)sim_below(random, plan->job[strike->job].ranks);
-    strike->choice = (uint32_t)sim_below(random, 6);
+    strike->choice = (uint32_t)sim_below(random, 10);
     strike->duration_ns = sim_between(random, 1000, longest_ns[sim_below(random, 4)]);
     if (strike->trouble == SIM_HOLE && sim_chance(random, 300000))
         strike->duration_ns = SIM_FOREVER;

@@ -54,6 +54,7 @@ static void judge_round(struct sim *sim, struct sim_job *job, uint32_t pool, uin
 static bool deserved(const struct sim_job *job)
 {
     switch (job->fault) {
+    case PSC_FAULT_ROUND_MISMATCH:
     case PSC_FAULT_OP_MISMATCH:
     case PSC_FAULT_LENGTH_MISMATCH:
     case PSC_FAULT_IMM_MISMATCH:
@@ -62,7 +63,6 @@ static bool deserved(const struct sim_job *job)
         return job->left_early;
     case PSC_FAULT_INVALID_REQUEST:
     case PSC_FAULT_REMOTE_ACCESS:
-    case PSC_FAULT_ROUND_MISMATCH:
     case PSC_FAULT_NAK_RECEIVED:
         return false;
     default:

@@ -230,9 +230,9 @@ static bool may_post(const struct sim_worker *worker, const struct sim_queue *qu
            small->drained == plan->pools[1].rounds;
 }
 
-/* What another rank would never send: another length, another tensor, another op. */
+/* What no rank that keeps the rules would send: another tensor, op or length, a round again, a round too soon. */
 static void falsify(const struct sim_job *job, const struct sim_queue *queue, struct sim_write *write,
-                    uint32_t *window)
+                    uint32_t *window, uint32_t *round)
 {
     if (!job->mismatched || job->mismatch_rank != queue->worker->rank || job->mismatch_pool != queue->pool ||
         job->mismatch_round != queue->posted)
@@ -244,8 +244,14 @@ static void falsify(const struct sim_job *job, const struct sim_queue *queue, st
     case 1:
         *window = *window % SIM_OPS + 1;
         break;
-    default:
+    case 2:
         write->bytes = write->bytes > 4 ? write->bytes - 4 : 8;
+        break;
+    case 3:
+        --*round;
+        break;
+    default:
+        ++*round;
         break;
     }
 }
@@ -257,11 +263,11 @@ static void post_round(struct sim *sim, struct sim_queue *queue)
     const struct sim_round *round = &job->rounds[queue->pool][queue->posted];
     uint8_t *buffer = queue->contributions + queue->posted % pool->window * pool->chunk_bytes;
     struct sim_write write = {.data = buffer, .bytes = round->bytes, .rkey = queue->rkey, .imm = round->imm};
-    uint32_t window = round->op;
+    uint32_t window = round->op, number = queue->posted;
 
     sim_data_contribution(round, queue->worker->rank, (uint32_t *)(void *)buffer);
-    falsify(job, queue, &write, &window);
-    write.va = queue->va_base + psc_va_offset(window, queue->posted);
+    falsify(job, queue, &write, &window, &number);
+    write.va = queue->va_base + psc_va_offset(window, number);
     if (!queue->endpoint->ops->post(queue->endpoint, &write)) {
         queue->worker->blocked = true; /* ACKs are missing: the next step comes with them */
         return;
