@@ -148,6 +148,7 @@ struct sim_job {
 struct sim_lent {
     struct psc_emit emit;
     uint64_t hash; /* of the payload, when it was lent */
+    uint64_t not_before_ns;
 };
 
 /* The appliance's process: lane, port and control plane. Written by sim_appliance.c and sim_port.c. */
@@ -155,7 +156,7 @@ struct sim_appliance {
     struct psc_lane *lane; /* NULL: dead */
     struct psc_lane_stats stats;
     uint64_t skew_ns; /* its clock runs this far ahead */
-    uint64_t paused_until_ns, stalled_until_ns, short_until_ns;
+    uint64_t paused_until_ns, stalled_until_ns, lagging_until_ns, short_until_ns;
     uint64_t poll_ns; /* the planned turn; others are stale */
     struct sim_frame **rx;
     uint32_t rx_count;
@@ -265,6 +266,7 @@ void sim_oracle_delivered(struct sim *sim, const struct sim_frame *frame);
 void sim_oracle_emitted(struct sim *sim, const struct psc_emit *emit);
 void sim_oracle_completed(struct sim *sim, struct sim_queue *queue, uint32_t imm);
 void sim_oracle_drained(struct sim *sim, struct sim_queue *queue);
+void sim_oracle_left(struct sim *sim, struct sim_job *job, const struct psc_event *event);
 void sim_oracle_guards(struct sim *sim, const struct sim_queue *queue);
 const uint32_t *sim_oracle_sum(struct sim_job *job, uint32_t pool, uint32_t round);
 void sim_verdict_of_life(struct sim *sim, struct sim_job *job);

@@ -191,10 +191,10 @@ static void turn(struct sim *sim, void *subject, uint64_t number)
     note_drops(sim, drops);
     for (uint32_t i = 0; i < received; i++)
         sim_free(sim, taken[i]);
+    hand_over_events(sim); /* first: what the lane has declared dead it must not send for in the same turn */
     for (uint32_t i = 0; i < sent; i++)
         sim_oracle_emitted(sim, &emits[i]);
     sim_port_take(sim, emits, sent);
-    hand_over_events(sim);
     bool more = appliance->rx_count > 0 || (sent > 0 && sent == max && sim_port_room(sim) > 0);
     sim_appliance_wake(sim, sim->now_ns + (more ? sim->plan.poll_ns : sim->plan.retransmit_ns / 4));
 }

@@ -172,6 +172,7 @@ void sim_control_event(struct sim *sim, const struct psc_event *event)
         job->rounds_then = job->stats.rounds_completed;
         break;
     case PSC_EVENT_LEFT:
+        sim_oracle_left(sim, job, event);
         left(sim, job, event->rank);
         break;
     case PSC_EVENT_FAULT:

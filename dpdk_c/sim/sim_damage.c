@@ -25,13 +25,14 @@ static bool covered(uint32_t byte)
 void sim_damage_corrupt(struct sim *sim, struct sim_frame *frame)
 {
     uint64_t flips = sim_between(&sim->random, 1, 4);
+    uint8_t before[SIM_FRAME_MAX];
 
-    while (flips-- > 0) {
-        uint32_t byte = (uint32_t)sim_below(&sim->random, frame->bytes);
-        frame->data[byte] ^= (uint8_t)(1u << sim_below(&sim->random, 8));
-        if (covered(byte))
+    memcpy(before, frame->data, frame->bytes);
+    while (flips-- > 0)
+        frame->data[sim_below(&sim->random, frame->bytes)] ^= (uint8_t)(1u << sim_below(&sim->random, 8));
+    for (uint32_t byte = 0; byte < frame->bytes; byte++) /* two flips may have undone each other */
+        if (frame->data[byte] != before[byte] && covered(byte))
             frame->intact = false;
-    }
 }
 
 void sim_damage_truncate(struct sim *sim, struct sim_frame *frame)

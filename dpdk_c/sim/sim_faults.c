@@ -113,6 +113,9 @@ static bool strike_appliance(struct sim *sim, const struct sim_strike *strike)
     case SIM_STALL:
         appliance->stalled_until_ns = end_ns;
         break;
+    case SIM_LAG:
+        appliance->lagging_until_ns = end_ns;
+        break;
     default: /* SIM_OVERFLOW */
         appliance->short_until_ns = end_ns;
         break;

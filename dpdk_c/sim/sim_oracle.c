@@ -212,6 +212,10 @@ void sim_oracle_emitted(struct sim *sim, const struct psc_emit *emit)
                       "a frame to QPN %06x, which is nobody's", number + SIM_QPN_BASE);
         return;
     }
+    bool fatal = emit->header[SIM_BTH] == PSC_RC_ACK && emit->header[RETH] > PSC_SYNDROME_NAK_SEQUENCE;
+    if (queue->worker->job->state >= SIM_LIFE_ENDING && !fatal)
+        sim_violation(sim, SIM_RULE_SILENT, queue->worker, sim_frame_psn(emit->header),
+                      "a frame with opcode %02x, and the life has ended", emit->header[SIM_BTH]);
     if (queue->worker->job->tampered || emit->header[SIM_BTH] == PSC_CNP)
         return;
     if (emit->header[SIM_BTH] == PSC_RC_ACK)
@@ -260,4 +264,17 @@ void sim_oracle_drained(struct sim *sim, struct sim_queue *queue)
         sim_data_hash(result, job->rounds[queue->pool][number].bytes) != queue->arrived[number])
         sim_violation(sim, SIM_RULE_TORN, queue->worker, SIM_NOBODY,
                       "the result of round %u changed after its immediate", number);
+}
+
+/* Rule 7: a leave is answered when every rank has every complete result. */
+void sim_oracle_left(struct sim *sim, struct sim_job *job, const struct psc_event *event)
+{
+    for (uint32_t rank = 0; rank < job->plan->ranks; rank++)
+        for (uint32_t p = 0; p < SIM_POOLS; p++) {
+            const struct sim_queue *queue = &job->workers[rank].queues[p];
+            if (queue->completed < event->complete[p] && !job->tampered)
+                sim_violation(sim, SIM_RULE_ALIKE, queue->worker, SIM_NOBODY,
+                              "rank %u may leave, and this rank has %u of %u results of pool %u", event->rank,
+                              queue->completed, event->complete[p], p);
+        }
 }

@@ -7,7 +7,7 @@ const char *const sim_trouble_name[SIM_TROUBLES] = {
     "ghosts",       "corruption",    "truncation",     "congestion",      "no buffers",
     "tampering",    "black hole",    "kill",           "pause",           "freeze",
     "early leave",  "mismatch",      "appliance kill", "appliance pause", "clock jump",
-    "stalled port", "ring overflow", "restart"};
+    "stalled port", "lagging queue", "ring overflow", "restart"};
 
 static uint32_t pick(struct sim_random *random, const uint32_t *choices, uint32_t count)
 {
@@ -141,7 +141,7 @@ static void draw_strike(struct sim_strike *strike, const struct sim_plan *plan, 
     strike->trouble = (enum sim_trouble)PICK(random, SIM_HOLE, SIM_HOLE, SIM_KILL, SIM_KILL, SIM_PAUSE,
                                              SIM_PAUSE, SIM_FREEZE, SIM_FREEZE, SIM_LEAVE, SIM_MISMATCH,
                                              SIM_APPLIANCE_KILL, SIM_APPLIANCE_PAUSE, SIM_CLOCK_JUMP,
-                                             SIM_STALL, SIM_STALL, SIM_STALL, SIM_OVERFLOW);
+                                             SIM_STALL, SIM_STALL, SIM_LAG, SIM_LAG, SIM_LAG, SIM_OVERFLOW);
     /* One in ten while the job is still being connected. */
     strike->at_frame =
         sim_chance(random, 100000) ? sim_below(random, 8 * plan->job[0].ranks) : sim_below(random, expected);
@@ -149,6 +149,8 @@ static void draw_strike(struct sim_strike *strike, const struct sim_plan *plan, 
     strike->rank = (uint32_t)sim_below(random, plan->job[strike->job].ranks);
     strike->choice = (uint32_t)sim_below(random, 10);
     strike->duration_ns = sim_between(random, 1000, longest_ns[sim_below(random, 4)]);
+    if (strike->trouble == SIM_LAG) /* short enough that workers try again */
+        strike->duration_ns %= 10 * SIM_MS;
     if (strike->trouble == SIM_HOLE && sim_chance(random, 300000))
         strike->duration_ns = SIM_FOREVER;
 }

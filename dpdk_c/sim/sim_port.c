@@ -4,6 +4,8 @@
 
 #include "sim.h"
 
+#define LAGGING_PPM 200000u /* of the frames go to the queue that stands still */
+
 uint32_t sim_port_room(const struct sim *sim)
 {
     return sim->plan.tx_ring - sim->appliance.port_count;
@@ -72,6 +74,43 @@ static void let_go(struct sim *sim, void *subject, uint64_t number)
     sim_free(sim, holds);
 }
 
+static void transmit(struct sim *sim, void *subject, uint64_t number);
+
+static void transmit_at(struct sim *sim, uint64_t at_ns)
+{
+    struct sim_appliance *appliance = &sim->appliance;
+
+    if (at_ns < appliance->stalled_until_ns)
+        at_ns = appliance->stalled_until_ns;
+    if (appliance->transmit_ns != 0 && appliance->transmit_ns <= at_ns)
+        return;
+    appliance->transmit_ns = at_ns;
+    sim_agenda_add(&sim->agenda, at_ns, transmit, NULL, 0);
+}
+
+/* Sends what may go; returns when the next of the rest may, 0: nothing is left. */
+static uint64_t transmit_due(struct sim *sim, struct holds *holds)
+{
+    struct sim_appliance *appliance = &sim->appliance;
+    uint64_t next_ns = 0;
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < appliance->port_count; i++) {
+        const struct sim_lent *lent = &appliance->port[i];
+        if (lent->not_before_ns > sim->now_ns) {
+            if (next_ns == 0 || lent->not_before_ns < next_ns)
+                next_ns = lent->not_before_ns;
+            appliance->port[kept++] = *lent;
+            continue;
+        }
+        transmit_one(sim, lent);
+        if (lent->emit.hold)
+            holds->hold[holds->count++] = lent->emit.hold;
+    }
+    appliance->port_count = kept;
+    return next_ns;
+}
+
 static void transmit(struct sim *sim, void *subject, uint64_t number)
 {
     struct sim_appliance *appliance = &sim->appliance;
@@ -79,21 +118,17 @@ static void transmit(struct sim *sim, void *subject, uint64_t number)
     (void)subject, (void)number;
     if (!appliance->lane || sim->now_ns != appliance->transmit_ns)
         return;
+    appliance->transmit_ns = 0;
     if (sim->now_ns < appliance->stalled_until_ns) {
-        appliance->transmit_ns = appliance->stalled_until_ns;
-        sim_agenda_add(&sim->agenda, appliance->transmit_ns, transmit, NULL, 0);
+        transmit_at(sim, appliance->stalled_until_ns);
         return;
     }
-    appliance->transmit_ns = 0;
-    uint32_t count = appliance->port_count;
-    struct holds *holds = sim_alloc(sim, sizeof *holds + count * sizeof(struct psc_hold *));
+    struct holds *holds =
+        sim_alloc(sim, sizeof *holds + appliance->port_count * sizeof(struct psc_hold *));
     *holds = (struct holds){.generation = appliance->generation};
-    for (uint32_t i = 0; i < count && appliance->lane && !sim->over; i++) {
-        transmit_one(sim, &appliance->port[i]);
-        if (appliance->port[i].emit.hold)
-            holds->hold[holds->count++] = appliance->port[i].emit.hold;
-    }
-    appliance->port_count = 0;
+    uint64_t next_ns = transmit_due(sim, holds);
+    if (next_ns != 0)
+        transmit_at(sim, next_ns);
     if (sim->plan.hold_ns == 0)
         let_go(sim, holds, 0);
     else
@@ -104,6 +139,7 @@ static void transmit(struct sim *sim, void *subject, uint64_t number)
 void sim_port_take(struct sim *sim, const struct psc_emit *emits, uint32_t count)
 {
     struct sim_appliance *appliance = &sim->appliance;
+    bool lagging = sim->now_ns < appliance->lagging_until_ns;
 
     for (uint32_t i = 0; i < count; i++) {
         const struct psc_emit *emit = &emits[i];
@@ -113,12 +149,12 @@ void sim_port_take(struct sim *sim, const struct psc_emit *emits, uint32_t count
                 emit->hold->count--;
             continue;
         }
-        struct sim_lent *lent = &appliance->port[appliance->port_count++];
-        lent->emit = *emit;
-        lent->hash = emit->payload_bytes > 0 ? sim_data_hash(emit->payload, emit->payload_bytes) : 0;
+        bool late = lagging && sim_chance(&sim->random, LAGGING_PPM);
+        appliance->port[appliance->port_count++] =
+            (struct sim_lent){.emit = *emit,
+                              .hash = sim_data_hash(emit->payload, emit->payload_bytes),
+                              .not_before_ns = late ? appliance->lagging_until_ns : 0};
     }
-    if (appliance->port_count == 0 || appliance->transmit_ns != 0)
-        return;
-    appliance->transmit_ns = sim->now_ns + 100;
-    sim_agenda_add(&sim->agenda, appliance->transmit_ns, transmit, NULL, 0);
+    if (appliance->port_count > 0)
+        transmit_at(sim, sim->now_ns + 100);
 }

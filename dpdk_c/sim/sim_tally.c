@@ -15,6 +15,7 @@ const char *const sim_rule_name[SIM_RULES] = {
     "nothing is written outside the results",
     "no receiver-not-ready",
     "all ranks end alike",
+    "nothing of a life is sent after its end",
     "an honest worker is not refused",
     "memory is given back, and not while lent",
     "every wait ends",
