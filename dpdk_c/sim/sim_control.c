@@ -181,6 +181,7 @@ void sim_control_event(struct sim *sim, const struct psc_event *event)
             job->complete[p] = event->complete[p];
         end_life(sim, job, event->fault);
         break;
+    case PSC_EVENT_ENDED: /* answers END, which is not used yet */
     case PSC_EVENT_DETACHED:
         break;
     }

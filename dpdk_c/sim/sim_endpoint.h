@@ -72,7 +72,8 @@ struct sim_endpoint;
 struct sim_endpoint_ops {
     struct sim_endpoint *(*make)(const struct sim_endpoint_spec *spec);
     void (*release)(struct sim_endpoint *endpoint);
-    bool (*post)(struct sim_endpoint *endpoint, const struct sim_write *write); /* false: the queue is full */
+    /* False: the queue is full. */
+    bool (*post)(struct sim_endpoint *endpoint, const struct sim_write *write, uint64_t now_ns);
     void (*receive)(struct sim_endpoint *endpoint, const uint8_t *frame, uint32_t bytes, uint64_t now_ns);
     /* The next frame to send, into out[SIM_FRAME_MAX]; 0: none. */
     uint32_t (*send)(struct sim_endpoint *endpoint, uint64_t now_ns, uint8_t *out);

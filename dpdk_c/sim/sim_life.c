@@ -34,8 +34,8 @@ static void make_queue(struct sim *sim, struct sim_job *job, struct sim_queue *q
     queue->probe_completed = false;
     sim->queues[number] = queue;
     queue->qpn = SIM_QPN_BASE + number;
-    /* The same place in the lane's table in every life, and another number: late frames of the life before meet
-     * a queue pair that is not theirs. */
+    /* The same place in the lane's table in every life, and another number: late frames of the life before
+     * meet a queue pair that is not theirs. */
     uint32_t place = (job->index * SIM_RANKS + queue->worker->rank) * SIM_POOLS + queue->pool;
     uint32_t high = (job->life * 331 + (uint32_t)sim_below(&sim->random, 331)) & 1023;
     queue->appliance_qpn = high << 14 | place << 4 | 3;

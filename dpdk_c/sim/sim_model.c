@@ -74,11 +74,12 @@ static void release(struct sim_endpoint *endpoint)
 
 /* ---- Requester ---- */
 
-static bool post(struct sim_endpoint *endpoint, const struct sim_write *write)
+static bool post(struct sim_endpoint *endpoint, const struct sim_write *write, uint64_t now_ns)
 {
     struct model *model = (struct model *)endpoint;
     uint32_t mtu = endpoint->spec.mtu_bytes;
 
+    (void)now_ns;
     if (model->posted - model->done == endpoint->spec.send_queue)
         return false;
     struct message *message = &model->messages[model->posted++ % endpoint->spec.send_queue];

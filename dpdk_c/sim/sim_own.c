@@ -65,14 +65,14 @@ static void release(struct sim_endpoint *endpoint)
     free(own);
 }
 
-static bool post(struct sim_endpoint *endpoint, const struct sim_write *write)
+static bool post(struct sim_endpoint *endpoint, const struct sim_write *write, uint64_t now_ns)
 {
     struct own *own = (struct own *)endpoint;
     uint32_t packets = (write->bytes + endpoint->spec.mtu_bytes - 1) / endpoint->spec.mtu_bytes;
 
     if (!psc_requester_post(&own->requester, own->posted, packets))
         return false;
-    psc_requester_ready(&own->requester, packets);
+    psc_requester_ready(&own->requester, packets, now_ns);
     own->writes[own->posted++ % endpoint->spec.send_queue] = *write;
     return true;
 }

@@ -7,7 +7,7 @@ const char *const sim_trouble_name[SIM_TROUBLES] = {
     "ghosts",       "corruption",    "truncation",     "congestion",      "no buffers",
     "tampering",    "black hole",    "kill",           "pause",           "freeze",
     "early leave",  "mismatch",      "appliance kill", "appliance pause", "clock jump",
-    "stalled port", "lagging queue", "ring overflow", "restart"};
+    "stalled port", "lagging queue", "ring overflow",  "restart"};
 
 static uint32_t pick(struct sim_random *random, const uint32_t *choices, uint32_t count)
 {

@@ -38,8 +38,8 @@ enum sim_trouble {
     SIM_APPLIANCE_KILL,
     SIM_APPLIANCE_PAUSE,
     SIM_CLOCK_JUMP,
-    SIM_STALL,    /* the port sends nothing and keeps what it was lent */
-    SIM_LAG,      /* one of the port's queues stands still, the other does not: frames overtake each other in it */
+    SIM_STALL, /* the port sends nothing and keeps what it was lent */
+    SIM_LAG, /* one of the port's queues stands still, the other does not: frames overtake each other in it */
     SIM_OVERFLOW, /* the receive ring is short for a while */
     SIM_RESTART,  /* a job lives again after its end */
     SIM_TROUBLES

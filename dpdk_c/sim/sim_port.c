@@ -123,8 +123,7 @@ static void transmit(struct sim *sim, void *subject, uint64_t number)
         transmit_at(sim, appliance->stalled_until_ns);
         return;
     }
-    struct holds *holds =
-        sim_alloc(sim, sizeof *holds + appliance->port_count * sizeof(struct psc_hold *));
+    struct holds *holds = sim_alloc(sim, sizeof *holds + appliance->port_count * sizeof(struct psc_hold *));
     *holds = (struct holds){.generation = appliance->generation};
     uint64_t next_ns = transmit_due(sim, holds);
     if (next_ns != 0)

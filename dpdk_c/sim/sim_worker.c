@@ -211,7 +211,7 @@ void sim_worker_probe(struct sim *sim, struct sim_worker *worker)
                                         .rkey = queue->rkey,
                                         .imm = PSC_IMM_PROBE};
         if (queue->endpoint && !queue->endpoint->error)
-            queue->endpoint->ops->post(queue->endpoint, &probe);
+            queue->endpoint->ops->post(queue->endpoint, &probe, sim->now_ns);
     }
     sim_worker_pump(sim, worker);
 }
@@ -230,7 +230,8 @@ static bool may_post(const struct sim_worker *worker, const struct sim_queue *qu
            small->drained == plan->pools[1].rounds;
 }
 
-/* What no rank that keeps the rules would send: another tensor, op or length, a round again, a round too soon. */
+/* What no rank that keeps the rules would send: another tensor, op or length, a round again, a round too
+ * soon. */
 static void falsify(const struct sim_job *job, const struct sim_queue *queue, struct sim_write *write,
                     uint32_t *window, uint32_t *round)
 {
@@ -268,7 +269,7 @@ static void post_round(struct sim *sim, struct sim_queue *queue)
     sim_data_contribution(round, queue->worker->rank, (uint32_t *)(void *)buffer);
     falsify(job, queue, &write, &window, &number);
     write.va = queue->va_base + psc_va_offset(window, number);
-    if (!queue->endpoint->ops->post(queue->endpoint, &write)) {
+    if (!queue->endpoint->ops->post(queue->endpoint, &write, sim->now_ns)) {
         queue->worker->blocked = true; /* ACKs are missing: the next step comes with them */
         return;
     }
