@@ -1,0 +1,293 @@
+/* sim/: the rack, as all files of the simulation see it: appliance, network, workers, control plane, oracle.
+ * One process, one thread, one clock (now_ns); whatever happens is an entry of the agenda. */
+#ifndef SIM_H
+#define SIM_H
+
+#include "psc_lane.h"
+#include "sim_agenda.h"
+#include "sim_data.h"
+#include "sim_plan.h"
+#include "sim_tally.h"
+#include "sim_trace.h"
+
+struct sim_worker;
+struct sim_job;
+
+/* What a worker says on its control connection. */
+enum sim_asking { SIM_ASK_CONNECT, SIM_ASK_LEAVE, SIM_ASK_CLOSED };
+
+/* A frame under way. */
+struct sim_frame {
+    struct sim_worker *worker; /* its sender or receiver */
+    uint32_t life;             /* of the worker's job, when it was sent */
+    bool to_appliance;
+    bool intact; /* every byte that the ICRC covers is as it was sent */
+    uint32_t bytes;
+    uint8_t data[];
+};
+
+/* What the oracle knows of one direction of a queue pair. Written by sim_oracle.c. */
+struct sim_stream {
+    uint32_t start_psn;
+    uint32_t packets;  /* planned in this life, with the probe */
+    uint32_t newest;   /* packets from here on have never been seen */
+    uint64_t *content; /* hash of what a packet carried when it was first sent; 0: not yet */
+    bool *delivered;   /* it has reached the other end at least once, intact */
+    uint32_t whole;    /* leading packets that have */
+};
+
+/* One end of one queue pair: a worker's pool. */
+struct sim_queue {
+    struct sim_worker *worker;
+    uint32_t pool;
+    struct sim_endpoint *endpoint; /* NULL: no queue pair */
+    uint32_t qpn, appliance_qpn;
+    uint32_t start_psn, appliance_psn; /* of the worker's and of the appliance's requests */
+    uint32_t rkey;
+    uint64_t va_base;
+    uint16_t udp_port;
+    uint8_t *contributions;              /* W slots */
+    struct sim_region region;            /* W results, and guards around them */
+    uint8_t *guarded;                    /* the whole allocation */
+    uint32_t posted, completed, drained; /* rounds */
+    bool probe_completed;
+    uint64_t *arrived;         /* hash of a result when its immediate came, by round */
+    struct sim_stream out, in; /* to the appliance; from it */
+};
+
+/* Where a worker's process stands in its job's life. */
+enum sim_standing {
+    SIM_ABSENT, /* no process, or not in this life */
+    SIM_JOINING,
+    SIM_RUNNING,
+    SIM_LEAVING,
+    SIM_LEFT,
+    SIM_ENDED,  /* told by the appliance: `error` is its fault */
+    SIM_FAILED, /* found out by itself */
+};
+
+#define SIM_QPN_BASE 0x1000u /* the worker's queue pair with number n has QPN base + n */
+#define SIM_QUEUES   (SIM_JOBS * SIM_RANKS * SIM_POOLS * 4)
+
+/* One direction of a worker's link. Written by sim_network.c and sim_faults.c. */
+struct sim_link {
+    uint64_t last_arrival_ns;
+    uint64_t hole_from_ns, hole_to_ns;
+    uint64_t control_ns;      /* the control connection's last delivery: it keeps order */
+    struct sim_frame *old[4]; /* frames that may come again as ghosts */
+    uint32_t olds;
+};
+
+struct sim_worker {
+    struct sim_job *job;
+    uint32_t rank;
+    uint8_t mac[6], ip[4];
+    enum sim_standing standing;
+    uint32_t error; /* enum psc_fault or enum sim_fault_of_control, when ENDED */
+    bool cut_off;   /* a black hole, a freeze or a dead appliance: may find out by itself */
+    bool wants_to_leave, abrupt;
+    bool blocked; /* the send queue was full */
+    uint64_t frozen_until_ns, paused_until_ns;
+    uint64_t progress_ns;       /* last time anything moved for it */
+    uint64_t failed_ns;         /* when a queue pair failed; 0: none. A verdict may be on its way */
+    uint64_t step_ns, timer_ns; /* the planned entries; others are stale */
+    struct sim_link to_appliance, from_appliance;
+    struct sim_queue queues[SIM_POOLS];
+    uint32_t left_received[SIM_POOLS];
+};
+
+/* Endings that only the control plane knows; above enum psc_fault. */
+enum sim_fault_of_control {
+    SIM_FAULT_STRAGGLER = PSC_FAULT_COUNT,
+    SIM_FAULT_JOIN_TIMEOUT,
+    SIM_FAULT_APPLIANCE_DIED, /* nobody says this: the ranks find out by themselves */
+    SIM_FAULTS
+};
+_Static_assert(SIM_FAULTS <= SIM_FAULT_KINDS, "a tally has room for every kind of ending");
+
+enum sim_life_state {
+    SIM_LIFE_NONE,    /* finished */
+    SIM_LIFE_AWAITED, /* the next one is planned */
+    SIM_LIFE_FORMING,
+    SIM_LIFE_READY,
+    SIM_LIFE_ENDING,
+    SIM_LIFE_GONE, /* the lane has let go; ranks may still be finding out */
+};
+
+/* A job, through all its lives. */
+struct sim_job {
+    struct sim *sim;
+    struct sim_job_plan *plan;
+    uint32_t index;
+    struct sim_worker workers[SIM_RANKS];
+    /* this life */
+    uint32_t life;
+    enum sim_life_state state;
+    struct psc_job *handle;
+    size_t handle_bytes;
+    struct sim_round *rounds[SIM_POOLS];
+    uint32_t *sums[SIM_POOLS];      /* expected results of the last rounds asked for */
+    uint32_t *sum_round[SIM_POOLS]; /* which; UINT32_MAX: none */
+    uint32_t fault;
+    uint32_t complete[SIM_POOLS]; /* rounds, as the lane said when it ended the life by a fault of its own */
+    bool told_complete;
+    bool tampered; /* what nobody can see has happened: sums may be wrong */
+    bool mismatched;
+    uint32_t mismatch_pool, mismatch_round, mismatch_rank, mismatch_kind;
+    bool left_early;
+    uint32_t connected[SIM_RANKS], probed[SIM_RANKS]; /* pools */
+    uint32_t present,
+        leaving; /* bit per rank: the appliance's control plane holds its connection; it has said leave */
+    uint64_t begun_ns;
+    uint64_t waiting_ns; /* since when the control plane knows of a wait; 0: none */
+    uint64_t rounds_then;
+    struct psc_job_stats stats;
+};
+
+/* One frame that the port has been lent. */
+struct sim_lent {
+    struct psc_emit emit;
+    uint64_t hash; /* of the payload, when it was lent */
+    uint64_t not_before_ns;
+};
+
+/* The appliance's process: lane, port and control plane. Written by sim_appliance.c and sim_port.c. */
+struct sim_appliance {
+    struct psc_lane *lane; /* NULL: dead */
+    struct psc_lane_stats stats;
+    uint64_t skew_ns; /* its clock runs this far ahead */
+    uint64_t paused_until_ns, stalled_until_ns, lagging_until_ns, short_until_ns;
+    uint64_t poll_ns; /* the planned turn; others are stale */
+    struct sim_frame **rx;
+    uint32_t rx_count;
+    struct sim_lent *port;
+    uint32_t port_count;
+    uint64_t transmit_ns;
+    uint32_t blocks; /* allocations that live */
+    size_t last_bytes;
+    uint32_t generation;
+};
+
+struct sim {
+    uint64_t seed;
+    uint64_t now_ns;
+    struct sim_plan plan;
+    struct sim_random random;
+    struct sim_agenda agenda;
+    struct sim_trace trace;
+    struct sim_tally tally;
+    struct sim_appliance appliance;
+    struct sim_job jobs[SIM_JOBS];
+    uint64_t frames;                      /* sent so far */
+    uint32_t struck;                      /* bit per strike that has been */
+    uint32_t next_qp;                     /* queue pairs made so far: their numbers differ */
+    struct sim_queue *queues[SIM_QUEUES]; /* by number */
+    struct sim_block *blocks;             /* allocated by sim_alloc */
+    bool over;
+};
+
+/* sim_run.c */
+void sim_run(uint64_t seed, bool print, struct sim_tally *tally);
+void sim_after(struct sim *sim, uint64_t delay_ns, sim_happening *happen, void *subject, uint64_t number);
+uint64_t sim_up_to(struct sim *sim, uint64_t most); /* a draw, 0 .. most */
+/* For what is under way when a run ends: given back with it. */
+void *sim_alloc(struct sim *sim, size_t bytes);
+void sim_free(struct sim *sim, void *memory);
+
+/* sim_network.c */
+void sim_network_send(struct sim *sim, struct sim_worker *worker, bool to_appliance, const uint8_t *data,
+                      uint32_t bytes);
+bool sim_network_hole(const struct sim *sim, const struct sim_link *link);
+struct sim_link *sim_network_link(struct sim_worker *worker, bool to_appliance);
+
+/* sim_damage.c */
+/* Frames that are not what was sent. `frame` is changed in place. */
+void sim_damage_corrupt(struct sim *sim, struct sim_frame *frame);
+void sim_damage_truncate(struct sim *sim, struct sim_frame *frame);
+void sim_damage_mark(struct sim_frame *frame);
+void sim_damage_tamper(struct sim *sim, struct sim_frame *frame);
+/* Gives an old frame the PSN that makes it look very late. False: there is no queue pair to deceive. */
+bool sim_damage_haunt(struct sim *sim, struct sim_frame *frame, bool unseeable);
+
+/* sim_appliance.c */
+void sim_appliance_start(struct sim *sim);
+void sim_appliance_kill(struct sim *sim);
+void sim_appliance_receive(struct sim *sim, struct sim_frame *frame);
+/* Before all that waits: a ghost is aimed at the PSN that is expected now. */
+void sim_appliance_receive_first(struct sim *sim, struct sim_frame *frame);
+void sim_appliance_wake(struct sim *sim, uint64_t at_ns);
+bool sim_appliance_command(struct sim *sim, const struct psc_command *command);
+uint64_t sim_appliance_now_ns(const struct sim *sim);
+struct psc_job *sim_appliance_new_job(struct sim *sim, const struct psc_job_spec *spec, size_t *bytes);
+
+/* sim_port.c */
+uint32_t sim_port_room(const struct sim *sim);
+void sim_port_take(struct sim *sim, const struct psc_emit *emits, uint32_t count);
+/* Frames in the port whose payload lies in this memory. */
+uint32_t sim_port_borrows(const struct sim *sim, const void *memory, size_t bytes);
+
+/* sim_control.c: the appliance's end of the control connections. */
+void sim_control_begin_life(struct sim *sim, struct sim_job *job);
+void sim_control_heard(struct sim *sim, struct sim_worker *worker, enum sim_asking message);
+void sim_control_event(struct sim *sim, const struct psc_event *event);
+void sim_control_judge(struct sim *sim, struct sim_job *job); /* its clocks */
+
+/* sim_wire.c: the control connections themselves: reliable, ordered, and cut when a path is dead too long. */
+enum sim_telling { SIM_TELL_OFFER, SIM_TELL_CONNECTED, SIM_TELL_READY, SIM_TELL_ENDED, SIM_TELL_LEFT };
+void sim_wire_tell(struct sim *sim, struct sim_worker *worker, enum sim_telling message, uint32_t value);
+void sim_wire_ask(struct sim *sim, struct sim_worker *worker, enum sim_asking message);
+void sim_wire_cut(struct sim *sim, struct sim_worker *worker, bool at_appliance, bool at_worker);
+void sim_wire_judge(struct sim *sim, struct sim_worker *worker); /* the worker's clocks */
+
+/* sim_life.c: what a life of a job is made of. */
+void sim_life_make(struct sim *sim, struct sim_job *job);
+void sim_life_free(struct sim *sim, struct sim_job *job);
+void sim_life_spec(const struct sim_job *job, struct psc_job_spec *spec);
+void sim_life_qp(const struct sim_queue *queue, struct psc_qp_spec *spec);
+
+/* sim_worker.c */
+void sim_worker_connect(struct sim_worker *worker);
+void sim_worker_probe(struct sim *sim, struct sim_worker *worker);
+void sim_worker_go(struct sim *sim, struct sim_worker *worker);
+void sim_worker_end(struct sim *sim, struct sim_worker *worker, enum sim_standing standing, uint32_t error);
+void sim_worker_receive(struct sim *sim, struct sim_frame *frame);
+void sim_worker_pump(struct sim *sim, struct sim_worker *worker);
+void sim_worker_step_soon(struct sim *sim, struct sim_worker *worker, uint64_t delay_ns);
+bool sim_worker_lives(const struct sim_worker *worker);
+
+/* sim_faults.c */
+void sim_faults_strike(struct sim *sim); /* plans what is due for now: never inside whatever called it */
+
+/* sim_oracle.c, sim_verdict.c */
+void sim_violation(struct sim *sim, enum sim_rule rule, const struct sim_worker *worker, uint32_t psn,
+                   const char *format, ...) __attribute__((format(printf, 5, 6)));
+void sim_oracle_sent(struct sim *sim, struct sim_queue *queue, const uint8_t *frame, uint32_t bytes);
+void sim_oracle_delivered(struct sim *sim, const struct sim_frame *frame);
+void sim_oracle_emitted(struct sim *sim, const struct psc_emit *emit);
+void sim_oracle_completed(struct sim *sim, struct sim_queue *queue, uint32_t imm);
+void sim_oracle_drained(struct sim *sim, struct sim_queue *queue);
+void sim_oracle_left(struct sim *sim, struct sim_job *job, const struct psc_event *event);
+void sim_oracle_guards(struct sim *sim, const struct sim_queue *queue);
+const uint32_t *sim_oracle_sum(struct sim_job *job, uint32_t pool, uint32_t round);
+void sim_verdict_of_life(struct sim *sim, struct sim_job *job);
+
+/* sim_peek.c: the one file that looks inside the lane. */
+bool sim_peek_position(const struct sim *sim, uint32_t qpn, struct sim_position *position);
+
+/* Fields of a frame as sent: untagged IPv4. */
+#define SIM_BTH 42u
+static inline uint32_t sim_be24(const uint8_t *at)
+{
+    return (uint32_t)at[0] << 16 | (uint32_t)at[1] << 8 | at[2];
+}
+static inline uint32_t sim_frame_psn(const uint8_t *frame)
+{
+    return sim_be24(frame + SIM_BTH + 9);
+}
+static inline uint32_t sim_frame_qpn(const uint8_t *frame)
+{
+    return sim_be24(frame + SIM_BTH + 5);
+}
+bool sim_frame_is_roce(const uint8_t *frame, uint32_t bytes);
+
+#endif

@@ -1,0 +1,138 @@
+/* sim/: values, sums and immediates. */
+#include "sim_data.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "psc_wire.h"
+
+static uint32_t crc32_of(const uint8_t *data, uint32_t bytes)
+{
+    uint32_t crc = 0xffffffffu;
+
+    for (uint32_t i = 0; i < bytes; i++) {
+        crc ^= data[i];
+        for (int bit = 0; bit < 8; bit++)
+            crc = (crc >> 1) ^ (0xedb88320u & (0u - (crc & 1)));
+    }
+    return ~crc;
+}
+
+uint32_t sim_data_imm(uint32_t sequence, uint32_t chunk, uint32_t op, uint32_t bytes)
+{
+    const uint32_t fields[PSC_IMM_FIELDS] = {sequence, chunk, op, bytes};
+
+    return crc32_of((const uint8_t *)fields, sizeof fields);
+}
+
+/* Full chunks, single elements and everything between. */
+static uint32_t draw_bytes(struct sim_random *random, const struct sim_job_plan *job, uint32_t chunk_bytes)
+{
+    uint64_t kind = sim_below(random, 8);
+
+    if (kind < 2)
+        return chunk_bytes;
+    if (kind == 2)
+        return 4;
+    if (kind == 3) /* whole packets */
+        return (uint32_t)sim_between(random, 1, chunk_bytes / job->mtu_bytes) * job->mtu_bytes;
+    return 4 * (uint32_t)sim_between(random, 1, chunk_bytes / 4);
+}
+
+struct sim_round *sim_data_program(const struct sim_job_plan *job, uint32_t life, uint32_t pool)
+{
+    const struct sim_pool_plan *plan = &job->pools[pool];
+    struct sim_round *rounds = calloc(plan->rounds, sizeof *rounds);
+    struct sim_random random = {.state = job->salt + life * 7919 + pool};
+    uint32_t packets = 1;
+
+    for (uint32_t r = 0; r < plan->rounds; r++) {
+        struct sim_round *round = &rounds[r];
+        round->op = (uint32_t)sim_between(&random, PSC_OP_SUM_I32, PSC_OP_MAX_F32);
+        round->bytes = draw_bytes(&random, job, plan->chunk_bytes);
+        round->packets = (round->bytes + job->mtu_bytes - 1) / job->mtu_bytes;
+        round->first_packet = packets;
+        round->imm = sim_data_imm(r, pool, round->op, round->bytes);
+        round->salt = sim_draw(&random);
+        packets += round->packets;
+    }
+    return rounds;
+}
+
+static uint32_t value_of(uint32_t op, uint64_t bits)
+{
+    if (op != PSC_OP_SUM_F32)
+        return (uint32_t)bits; /* int32 over its whole range; for MAX any float, NaN and Inf among them */
+    /* Integers of 20 bits: the sum of 12 of them is exact in binary32, in whatever order it is formed. */
+    float value = (float)((int32_t)(bits & 0xfffff) - 0x80000);
+    uint32_t word;
+    memcpy(&word, &value, 4);
+    return word;
+}
+
+static uint64_t stream_of(const struct sim_round *round, uint32_t rank)
+{
+    return sim_mix(round->salt + rank);
+}
+
+/* Numerical Recipes' 64-bit congruence: its high half is random enough, and it is quick. */
+static uint64_t step(uint64_t *state)
+{
+    *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return *state >> 32;
+}
+
+void sim_data_contribution(const struct sim_round *round, uint32_t rank, uint32_t *out)
+{
+    uint64_t state = stream_of(round, rank);
+
+    for (uint32_t i = 0; i < round->bytes / 4; i++)
+        out[i] = value_of(round->op, step(&state));
+}
+
+static uint32_t add_one(uint32_t op, uint32_t sum, uint64_t bits)
+{
+    uint32_t value = (uint32_t)bits;
+
+    switch (op) {
+    case PSC_OP_SUM_F32: /* as an integer, made a float at the end */
+        return sum + (uint32_t)((int32_t)(bits & 0xfffff) - 0x80000);
+    case PSC_OP_MAX_F32:
+        value &= 0x7fffffff;
+        return value > sum ? value : sum;
+    default:
+        return sum + value;
+    }
+}
+
+void sim_data_sum(const struct sim_round *round, uint32_t ranks, uint32_t *out)
+{
+    memset(out, 0, round->bytes);
+    for (uint32_t rank = 0; rank < ranks; rank++) {
+        uint64_t state = stream_of(round, rank);
+        for (uint32_t i = 0; i < round->bytes / 4; i++)
+            out[i] = add_one(round->op, out[i], step(&state));
+    }
+    if (round->op != PSC_OP_SUM_F32)
+        return;
+    for (uint32_t i = 0; i < round->bytes / 4; i++) {
+        float value = (float)(int32_t)out[i];
+        memcpy(&out[i], &value, 4);
+    }
+}
+
+uint64_t sim_data_hash(const void *data, uint32_t bytes)
+{
+    const uint8_t *at = data;
+    uint64_t hash = bytes;
+
+    for (; bytes >= 8; bytes -= 8, at += 8) {
+        uint64_t word;
+        memcpy(&word, at, 8);
+        hash = (hash ^ word) * UINT64_C(0x9fb21c651e98df25);
+        hash ^= hash >> 32;
+    }
+    for (; bytes > 0; bytes--, at++)
+        hash = (hash ^ *at) * UINT64_C(0x100000001b3);
+    return sim_mix(hash);
+}
