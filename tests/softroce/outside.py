@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.softroce import injector
 from tests.softroce.bench import REPOSITORY
 
 REPORTS_VARIABLE = "PASCALINE_BENCH_REPORTS"
@@ -47,6 +48,7 @@ class Visit:
         self._reports: dict[str, list[pytest.TestReport]] = defaultdict(list)
         ours = [item.nodeid for item in session.items if item.path.is_relative_to(FOLDER)]
         (SHARE / "items").write_text("\n".join(ours))
+        injector.build()
         with self._log.open("wb") as log:
             self._bench = subprocess.Popen(
                 self._command(), cwd=REPOSITORY, stdout=log, stderr=subprocess.STDOUT
@@ -58,7 +60,7 @@ class Visit:
         # Every plugin that is not loaded saves a second of emulation.
         variables = ["env", f"{REPORTS_VARIABLE}={self._reports_path}", "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1"]
         options = ["-p", "pytest_timeout", f"--timeout={ITEM_TIMEOUT_S}", "-p", "no:cacheprovider"]
-        options += ["--color=no", "--durations=10"]
+        options += ["--color=no", "--durations=10", "-m", ""]  # what is selected has been decided here
         return [*bench, *variables, sys.executable, "-m", "pytest", *options, f"@{SHARE / 'items'}"]
 
     def report(self, item: pytest.Item) -> None:

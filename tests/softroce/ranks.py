@@ -68,20 +68,20 @@ class Ranks:
     def outcomes(self, timeout_s: float = 60.0) -> list[Outcome]:
         """Wait for all ranks; a rank without a result by then is an error of its own kind."""
         deadline = time.monotonic() + timeout_s
-        found = []
-        for rank, pipe in self._pipes.items():
-            if not pipe.poll(max(0.0, deadline - time.monotonic())):
-                found.append(
-                    Outcome(error="NoResult", message=f"rank {rank} had no result after {timeout_s:.0f} s")
-                )
-                continue
-            try:
-                found.append(pipe.recv())
-            except EOFError:
-                self._processes[rank].join(5)
-                code = self._processes[rank].exitcode
-                found.append(Outcome(error="Died", message=f"rank {rank} died with exit code {code}"))
-        return found
+        return [self.outcome(rank, max(0.0, deadline - time.monotonic())) for rank in self._pipes]
+
+    def outcome(self, rank: int, timeout_s: float) -> Outcome:
+        """Wait for one rank."""
+        pipe = self._pipes[rank]
+        if not pipe.poll(timeout_s):
+            return Outcome(error="NoResult", message=f"rank {rank} had no result after {timeout_s:.0f} s")
+        try:
+            outcome: Outcome = pipe.recv()
+        except EOFError:
+            self._processes[rank].join(5)
+            code = self._processes[rank].exitcode
+            return Outcome(error="Died", message=f"rank {rank} died with exit code {code}")
+        return outcome
 
     def results(self, timeout_s: float = 60.0) -> list[Any]:
         """The values of all ranks; the test fails with every rank's traceback if one has none."""

@@ -4,6 +4,10 @@
 #   rxe0 - w0 ==veth== b0 --+
 #   rxe1 - w1 ==veth== b1 --+-- br0 (the switch) --+-- bapp ==veth== app0 - DPDK net_af_packet
 #
+# `fabric.sh wire` adds a second port for an appliance, whose wire is open for a bump in it; `fabric.sh unwire` undoes it:
+#
+#   br0 --+-- bwire ==veth== wire0 - whoever carries frames - wire1 ==veth== app2 - DPDK net_af_packet
+#
 # Worker k is 10.77.0.(10+k)/24. app0 has no address in the kernel: the appliance answers ARP for 10.77.0.1 itself.
 # It touches only interfaces that it makes and the IPv4 settings of its namespace; `fabric.sh down WORKERS` undoes them.
 set -eu
@@ -15,20 +19,41 @@ if [ "$1" = down ]; then
         ip link del "w$k" 2>/dev/null || true # takes rxe<k> and b<k> along
     done
     ip link del app0 2>/dev/null || true
+    ip link del wire0 2>/dev/null || true
+    ip link del wire1 2>/dev/null || true
     ip link del br0 2>/dev/null || true
     exit 0
 fi
-workers=$1
 
 set_sysctl() { echo "$2" > "/proc/sys/net/$1"; }
 
-plug() { # plug INTERFACE SWITCH_PORT
+pair() { # pair INTERFACE INTERFACE
     ip link add "$1" mtu $mtu type veth peer name "$2" mtu $mtu
     # No router solicitations, no link-local GIDs: every frame on the wire is one that somebody meant.
     set_sysctl "ipv6/conf/$1/disable_ipv6" 1
     set_sysctl "ipv6/conf/$2/disable_ipv6" 1
+}
+
+plug() { # plug INTERFACE SWITCH_PORT
+    pair "$1" "$2"
     ip link set "$2" master br0 up
 }
+
+case $1 in
+wire)
+    plug wire0 bwire
+    pair wire1 app2
+    for port in wire0 wire1; do set_sysctl "ipv4/conf/$port/arp_ignore" 8; done # the kernel answers nothing here
+    for port in wire0 wire1 app2; do ip link set "$port" up; done
+    exit 0
+    ;;
+unwire)
+    ip link del wire0
+    ip link del wire1
+    exit 0
+    ;;
+esac
+workers=$1
 
 ip link set lo up
 ip link add br0 mtu $mtu type bridge stp_state 0 forward_delay 0 mcast_snooping 0
