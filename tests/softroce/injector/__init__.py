@@ -46,7 +46,10 @@ class Rates:
 
 @dataclasses.dataclass(frozen=True)
 class Trap:
-    """Behind the `count`-th frame of `opcode` in `direction`, nothing of the rank passes in direction `freezes`."""
+    """Behind the `count`-th frame of `opcode` in `direction`, nothing of the rank passes in direction `freezes`.
+
+    Retransmissions do not count, told by their PSN: so the opcode must be one that a single queue pair sends.
+    """
 
     direction: int
     opcode: int

@@ -66,9 +66,11 @@ struct direction {
 };
 
 struct trap {
-    bool set, hit;
+    bool set, hit, seen;
     int direction, rank, opcode, freezes;
-    uint32_t count; /* of matching frames still to come */
+    uint32_t count;    /* of matching frames still to come */
+    uint32_t last_psn; /* of the last one, if one was seen: the same again is a retransmission and does not
+                          count */
 };
 
 static struct direction directions[DIRECTIONS];
@@ -200,9 +202,15 @@ static int rank_of(const uint8_t *bytes, size_t length_bytes, int direction)
 /* Whether the trap closes behind this frame, which itself passes. */
 static bool springs(int direction, int rank, const uint8_t *bytes)
 {
-    if (!trap.set || trap.hit || trap.direction != direction || trap.rank != rank ||
-        trap.opcode != bytes[BTH_OFFSET])
+    const uint8_t *bth = bytes + BTH_OFFSET;
+    if (!trap.set || trap.hit || trap.direction != direction || trap.rank != rank || trap.opcode != bth[0])
         return false;
+    uint32_t psn = (uint32_t)(bth[9] << 16 | bth[10] << 8 | bth[11]);
+    bool repeated = trap.seen && ((psn - trap.last_psn - 1) & 0xFFFFFF) >= 0x800000;
+    if (repeated)
+        return false;
+    trap.seen = true;
+    trap.last_psn = psn;
     return --trap.count == 0;
 }
 
