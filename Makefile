@@ -85,6 +85,10 @@ test-protocol: build ## Frames in, frames out: the core without DPDK
 test-softroce: build ## Real RoCE, real DPDK, in one visit to the bench
 	@$(PYTEST) tests/softroce
 
+.PHONY: softroce-faults
+softroce-faults: build ## The whole table of faults over soft-RoCE; figures in build/faults/summary.json
+	@$(PYTEST) tests/softroce/test_faults.py -m 'long or not long'
+
 .PHONY: sanitize
 sanitize: build ## C unit tests and protocol tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@[ -f $(SANITIZE_DIR)/build.ninja ] || meson setup $(SANITIZE_DIR) dpdk_c \
@@ -99,13 +103,13 @@ lint: build ## ruff, mypy and clang-format: nothing is changed
 	@$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(DISTRIBUTIONS:=/src)
-	find dpdk_c -name '*.[ch]' -print0 | xargs -0 clang-format --dry-run -Werror
+	find dpdk_c tests -name '*.[ch]' -print0 | xargs -0 clang-format --dry-run -Werror
 
 .PHONY: format
 format: setup ## Format C and Python
 	@$(BIN)/ruff check --fix --quiet . || true
 	$(BIN)/ruff format .
-	find dpdk_c -name '*.[ch]' -print0 | xargs -0 clang-format -i
+	find dpdk_c tests -name '*.[ch]' -print0 | xargs -0 clang-format -i
 
 # ---- The demonstration ----
 

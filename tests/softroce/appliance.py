@@ -46,6 +46,8 @@ deadline_s = {deadline_s}
 
 [control]
 port = {port}
+ping_interval_s = 2.0
+ping_timeout_s = {ping_timeout_s}
 
 [stats]
 path = "{folder}/stats"
@@ -62,6 +64,7 @@ class Appliance:
     data_address = DATA_ADDRESS
     interface = "app0"
     progress_s, deadline_s = 10.0, 25.0
+    ping_timeout_s = 60.0
 
     def __init__(
         self, folder: Path, environment: dict[str, str] | None = None, log_path: Path | None = None
@@ -93,6 +96,7 @@ class Appliance:
             port=self.address.rpartition(":")[2],
             progress_s=self.progress_s,
             deadline_s=self.deadline_s,
+            ping_timeout_s=self.ping_timeout_s,
         )
 
     def _wait_until_ready(self) -> None:

@@ -11,12 +11,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests import summary
 from tests.softroce import outside
 from tests.softroce.appliance import Appliance
 from tests.softroce.bench import PLACE_VARIABLE
 
 INSIDE = PLACE_VARIABLE in os.environ
 VISIT = pytest.StashKey[outside.Visit]()
+FAULTS = "tests/softroce/test_faults.py"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -49,6 +51,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if VISIT in config.stash:
         terminalreporter.section("soft-RoCE bench")
         terminalreporter.write_line(config.stash[VISIT].close())
+        if "long" in config.option.markexpr.removeprefix("not long"):
+            _note_faults(terminalreporter)
+
+
+def _note_faults(reporter: pytest.TerminalReporter) -> None:
+    """Figures of the whole table of faults."""
+    failed = {r.nodeid for kind in ("failed", "error") for r in reporter.stats.get(kind, [])}
+    ran = failed | {r.nodeid for r in reporter.stats.get("passed", [])}
+    faults = {nodeid for nodeid in ran if nodeid.startswith(FAULTS)}
+    summary.merge(live_faults=len(faults), live_failed=len(faults & failed))
 
 
 @pytest.fixture(scope="session")

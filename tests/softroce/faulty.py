@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -30,45 +30,13 @@ PROGRESS_S, DEADLINE_S = (4.0, 16.0) if IN_VM else (2.0, 5.0)
 SLACK_S = 6.0 if IN_VM else 1.0
 LIMIT_S = DEADLINE_S + SLACK_S
 HEARTBEAT_S = 12.0
-"""A process that has not answered for so long is dead."""
+"""A process that has not answered for so long is dead: one interval of pings and their time-out."""
 HANG_S = 120.0
 """Nothing may take so long, not even at 5 % loss."""
 WORLD_SIZE = 3
 CHUNK_BYTES, WINDOW = 65536, 4
 CHUNK_ELEMS = CHUNK_BYTES // 4
 MIDDLES = CHUNK_BYTES // 4096 - 2  # packets between FIRST and LAST of a whole chunk
-
-CONFIG = f"""\
-[control]
-port = 4792
-ping_interval_s = 2.0
-ping_timeout_s = {HEARTBEAT_S - 2}
-
-[data]
-address = "10.77.0.3/24"
-
-[[port]]
-device = "--vdev=net_af_packet0,iface={injector.INTERFACE},framesz=8192,blocksz=131072,framecnt=512,qdisc_bypass=1"
-
-[memory]
-huge_pages = false
-memory_mib = 128
-
-[lanes]
-cores = [1]
-idle_sleep_us = 50
-
-[limits]
-retransmit_exponent = 14
-progress_s = {PROGRESS_S}
-deadline_s = {DEADLINE_S}
-
-[stats]
-path = "{{folder}}/stats"
-
-[status]
-socket = "{{folder}}/status.sock"
-"""
 
 Array = NDArray[Any]
 
@@ -77,11 +45,10 @@ class FaultyAppliance(Appliance):
     """The appliance behind the injector."""
 
     address = "127.0.0.1:4792"
-
-    def kill(self) -> None:
-        """kill -9."""
-        self._process.kill()
-        self._process.wait()
+    data_address = "10.77.0.3"
+    interface = injector.INTERFACE
+    progress_s, deadline_s = PROGRESS_S, DEADLINE_S
+    ping_timeout_s = HEARTBEAT_S - 2.0
 
     @property
     def lives(self) -> bool:
@@ -101,7 +68,7 @@ class FaultyRack:
     def appliance(self) -> FaultyAppliance:
         """A running one."""
         if self._appliance is None or not self._appliance.lives:
-            self._appliance = FaultyAppliance(self._folder, config=CONFIG)
+            self._appliance = FaultyAppliance(self._folder)
         return self._appliance
 
     def __enter__(self) -> FaultyRack:
@@ -194,7 +161,13 @@ class Report:
         return f"error {type(error).__name__} {getattr(error, 'fault', '')}".strip()
 
 
-def train(job: str, rank: int, calls: list[Call], join_timeout_s: float = 120.0) -> Report:
+def train(
+    job: str,
+    rank: int,
+    calls: list[Call],
+    join_timeout_s: float = 120.0,
+    joined: Callable[[pascaline.Session], None] = lambda _: None,
+) -> Report:
     """Join, submit every call at once, wait for each, leave."""
     report = Report()
     inputs = [contribution(call, number, rank) for number, call in enumerate(calls)]
@@ -202,6 +175,7 @@ def train(job: str, rank: int, calls: list[Call], join_timeout_s: float = 120.0)
         with pascaline.Session(
             job=job, chunk_bytes=CHUNK_BYTES, window=WINDOW, join_timeout_s=join_timeout_s
         ) as session:
+            joined(session)
             began = session.stats()["epoch"]
             _reduce(session, report, inputs, calls)
             report.epochs = session.stats()["epoch"] - began

@@ -7,8 +7,11 @@ gets its signal.
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -17,6 +20,7 @@ from typing import Any
 
 import pytest
 
+import pascaline
 from tests.softroce.faulty import (
     ALL_KINDS,
     DEADLINE_S,
@@ -244,6 +248,33 @@ def test_a_network_interface_that_goes_down(
         reports = judge(ONE_CHUNK_EACH, outcomes, down_s, cut_off=frozenset() if comes_back else victim)
     everything = len(ONE_CHUNK_EACH)
     assert all((report.sums == everything) is comes_back for report in reports.values())
+
+
+def test_a_worker_that_is_cut_off(rack: FaultyRack, wire: Injector, job: str) -> None:
+    """From the data network and from the control connection at once: nobody can tell it."""
+    port = multiprocessing.get_context("fork").Value("i", 0)
+
+    def note_port(session: pascaline.Session) -> None:
+        port.value = socket.socket(fileno=os.dup(session._control.fileno())).getsockname()[1]
+
+    def body(rank: int) -> Report:
+        return train(job, rank, ONE_CHUNK_EACH, joined=note_port if rank == VICTIM else lambda _: None)
+
+    wire.trap(VICTIM, POINTS["mid-message"])
+    with Ranks(WORLD_SIZE, body, rack.appliance.address) as ranks, contextlib.ExitStack() as undo:
+        wire.wait_until_trapped(START_S)
+        for direction in (UP, DOWN):
+            wire.swallow(direction, {VICTIM})
+        for end in ("sport", "dport"):
+            rule = ["blackhole", "pref", "50", "ipproto", "tcp", end, str(port.value)]
+            subprocess.run(["ip", "rule", "add", *rule], check=True)
+            undo.callback(subprocess.run, ["ip", "rule", "del", *rule], check=True)
+        cut_s = time.monotonic()
+        wire.thaw(keep=False)
+        outcomes = all_outcomes(ranks, range(WORLD_SIZE))
+        reports = judge(ONE_CHUNK_EACH, outcomes, cut_s, cut_off=frozenset([VICTIM]))
+    assert reports[VICTIM].outcomes[-1] == "error ApplianceUnreachable"
+    assert all(report.outcomes[-1].startswith("error EpochEnded") for report in (reports[r] for r in OTHERS))
 
 
 # ---- Packet numbers ----
