@@ -96,6 +96,11 @@ class Ranks:
         assert pid is not None
         return pid
 
+    def kill(self, rank: int) -> None:
+        """kill -9, until nothing is left of the process: its queue pairs go with it, and that takes a while."""
+        self._processes[rank].kill()
+        self._processes[rank].join()
+
     def __enter__(self) -> Ranks:
         return self
 
