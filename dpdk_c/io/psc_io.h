@@ -52,8 +52,8 @@ struct psc_io_port_info {
     bool link_up;
 };
 
-/* An event of a lane, or a command that the lane could not execute (then only kind, tag, job, pool and rank
- * of the command are meaningful). */
+/* An event of a lane, or a command that the lane could not execute (then only job, pool and rank are
+ * meaningful, and they are the command's). */
 struct psc_io_event {
     struct psc_event event;
     uint32_t rejected;      /* 1: not an event but a command refused by psc_lane_apply */
