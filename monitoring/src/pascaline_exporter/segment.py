@@ -86,6 +86,7 @@ class JobCounters:
     contribution_bytes: int
     result_bytes: int
     rounds: int
+    faults: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +216,7 @@ def _read_job(base: Any, header: Any, row: int) -> JobCounters | None:
             contribution_bytes=job.contribution_bytes,
             result_bytes=job.result_bytes,
             rounds=job.rounds_completed,
+            faults=job.faults,
         )
         if job.generation == generation:
             return found if state != _JOB_FREE else None
