@@ -4,7 +4,7 @@
  * includes psc_ctl.h. All functions are called by one thread, the control thread; none of them blocks on a
  * lane. Codes are enum psc_ctl_code; Python has one function that turns them into exceptions. */
 
-#define PSC_CTL_VERSION    2
+#define PSC_CTL_VERSION    3
 #define PSC_CTL_MAX_PORTS  4
 #define PSC_CTL_MAX_LANES  16
 #define PSC_CTL_MAX_POOLS  8
@@ -164,8 +164,10 @@ enum psc_ctl_code psc_ctl_start(const struct psc_ctl_config *config, char *text)
 /* Stops lanes, frees jobs, closes ports, marks the statistics as stopped. */
 void psc_ctl_stop(void);
 
-/* Opens a job on a lane: reserves its slots and QPNs. qps[pool * world_size + rank] get our ends. */
-enum psc_ctl_code psc_ctl_job_open(const struct psc_ctl_job *spec, uint32_t *job, struct psc_ctl_qp *qps);
+/* Opens a job on a lane: reserves its slots and QPNs. qps[pool * world_size + rank] get our ends. With
+ * PSC_CTL_ARGUMENT, `text` (of PSC_CTL_TEXT_BYTES) gets one sentence without its full stop. */
+enum psc_ctl_code psc_ctl_job_open(const struct psc_ctl_job *spec, uint32_t *job, struct psc_ctl_qp *qps,
+                                   char *text);
 /* Answered by CONNECTED, FAULT or REJECTED, or by an ENDED that was under way. Rejected is, among others, a
  * `received` of more rounds than are complete or fewer than the worker's QP has acknowledged, and every rank
  * that has left or is dead. */

@@ -79,9 +79,10 @@ static uint32_t open_job(struct psc_ctl_qp *qps)
                                .op_count = 1,
                                .pools = {{PSC_POOL_DATA, 2, 4096}, {PSC_POOL_SMALL, 2, 1024}},
                                .pool_count = POOLS};
+    char text[PSC_CTL_TEXT_BYTES];
     uint32_t job;
 
-    assert_int_equal(psc_ctl_job_open(&spec, &job, qps), PSC_CTL_OK);
+    assert_int_equal(psc_ctl_job_open(&spec, &job, qps, text), PSC_CTL_OK);
     return job;
 }
 

@@ -17,7 +17,7 @@ C_ROOMS: dict[str, set[str]] = {
     "io": {"contract", "roce", "core", "stats"},
     "ctl": {"contract", "roce", "core", "io", "stats", "arith"},  # arith: only to say which kernels run here
     "sim": {"contract", "roce", "qp", "agg", "core"},
-    "tests": {"contract", "roce", "qp", "arith", "agg", "core", "stats", "ctl"},  # ctl: identity alone
+    "tests": {"contract", "roce", "qp", "arith", "agg", "core", "stats", "ctl"},  # ctl: identity and spec
 }
 """Whose headers a room's files may include, besides their own and the C library's. qp and agg never know each other."""
 

@@ -220,7 +220,11 @@ class DataPlane:
         spec.pool_count = len(pools)
         number = ffi.new("uint32_t *")
         ends = ffi.new("struct psc_ctl_qp[]", len(pools) * world_size)
-        _check(lib.psc_ctl_job_open(spec, number, ends))
+        text = ffi.new("char[]", lib.PSC_CTL_TEXT_BYTES)
+        code = lib.psc_ctl_job_open(spec, number, ends, text)
+        if code == lib.PSC_CTL_ARGUMENT:
+            raise DataPlaneError("argument", ffi.string(text).decode(errors="replace"))
+        _check(code)
         return number[0], _by_pool(ends, len(pools), world_size)
 
     def connect(self, job: int, pool: int, rank: int, peer: PeerEnd) -> None:
