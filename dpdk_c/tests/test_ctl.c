@@ -1,4 +1,4 @@
-/* The door to C, on real DPDK and a real lane with a port that nothing arrives at (net_null): what becomes of
+/* The door to C, on real DPDK and a real lane with a port that nobody else is at (net_ring): what becomes of
  * a job's QP ends over an epoch's end, and in which order its life can be told. */
 #include "support.h"
 
@@ -34,7 +34,7 @@ static uint32_t last_cpu(void)
 static int start(void **state)
 {
     struct psc_ctl_config config = {
-        .ports = {{.devargs = "net_null0,no-rx=1", .rx_ring_packets = 128, .tx_ring_packets = 128}},
+        .ports = {{.devargs = "net_ring0", .rx_ring_packets = 128, .tx_ring_packets = 128}},
         .port_count = 1,
         .lane_cores = {last_cpu()},
         .lane_count = 1,
