@@ -107,9 +107,9 @@ static void *eal_main(void *unused)
         return NULL;
     }
     set_state(PSC_EAL_RUNNING);
-    beat_until(PSC_EAL_STOP_LANES);
-    psc_io_stop_lanes(psc_ctl.io);
-    set_state(PSC_EAL_LANES_STOPPED);
+    beat_until(PSC_EAL_STOP);
+    psc_io_stop(psc_ctl.io);
+    set_state(PSC_EAL_STOPPED);
     beat_until(PSC_EAL_CLOSE);
     psc_io_close(psc_ctl.io);
     psc_ctl.io = NULL;
@@ -211,9 +211,9 @@ void psc_ctl_stop(void)
 {
     if (psc_ctl.io == NULL)
         return;
-    wish(PSC_EAL_STOP_LANES);
+    wish(PSC_EAL_STOP);
     pthread_mutex_lock(&psc_ctl.lock);
-    while (psc_ctl.eal_state != PSC_EAL_LANES_STOPPED)
+    while (psc_ctl.eal_state != PSC_EAL_STOPPED)
         pthread_cond_wait(&psc_ctl.changed, &psc_ctl.lock);
     pthread_mutex_unlock(&psc_ctl.lock);
     for (uint32_t i = 0; i < psc_ctl.config.max_jobs; i++)

@@ -161,7 +161,7 @@ const char *psc_ctl_library_version(void);
 /* Starts EAL, ports and lanes in a thread of its own and waits for the outcome. On failure `text` (of
  * PSC_CTL_TEXT_BYTES) gets one sentence without its full stop. */
 enum psc_ctl_code psc_ctl_start(const struct psc_ctl_config *config, char *text);
-/* Stops lanes, frees jobs, closes ports, marks the statistics as stopped. */
+/* Stops lanes, closes ports, frees jobs, marks the statistics as stopped. */
 void psc_ctl_stop(void);
 
 /* Opens a job on a lane: reserves its slots and QPNs. qps[pool * world_size + rank] get our ends. With

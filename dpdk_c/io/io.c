@@ -56,26 +56,24 @@ struct psc_io *psc_io_start(const struct psc_io_config *config, struct psc_lane_
     return io;
 }
 
-void psc_io_stop_lanes(struct psc_io *io)
+void psc_io_stop(struct psc_io *io)
 {
-    if (!io->running)
-        return;
     for (uint32_t i = 0; i < io->lane_count; i++)
         __atomic_store_n(&io->lanes[i].stop, 1, __ATOMIC_RELEASE);
     /* EAL must not be cleaned up, nor a job freed, while a lane polls. */
-    rte_eal_mp_wait_lcore();
+    if (io->running)
+        rte_eal_mp_wait_lcore();
+    io->running = false;
     for (uint32_t i = 0; i < io->port_count; i++)
-        psc_io_port_stop(&io->ports[i]);
+        psc_io_port_close(&io->ports[i]);
+    io->port_count = 0;
     for (uint32_t i = 0; i < io->lane_count; i++)
         psc_io_tx_drop(&io->lanes[i].tx);
-    io->running = false;
 }
 
 void psc_io_close(struct psc_io *io)
 {
-    psc_io_stop_lanes(io);
-    for (uint32_t i = 0; i < io->port_count; i++)
-        psc_io_port_close(&io->ports[i]);
+    psc_io_stop(io);
     for (uint32_t i = 0; i < io->lane_count; i++)
         psc_io_lane_free(&io->lanes[i]);
     if (io->eal_started)

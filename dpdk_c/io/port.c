@@ -176,12 +176,8 @@ bool psc_io_port_start(struct psc_io_port *port, struct rte_mempool *rx_mempool,
 }
 
 /* Neither can be helped when it fails: the process is on its way out. */
-void psc_io_port_stop(struct psc_io_port *port)
-{
-    (void)rte_eth_dev_stop(port->port_id);
-}
-
 void psc_io_port_close(struct psc_io_port *port)
 {
+    (void)rte_eth_dev_stop(port->port_id);
     (void)rte_eth_dev_close(port->port_id);
 }

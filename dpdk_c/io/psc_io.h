@@ -67,10 +67,10 @@ struct psc_io;
  * after a failure. `stats[i]` is lane i's block. NULL: *error says why. */
 struct psc_io *psc_io_start(const struct psc_io_config *config, struct psc_lane_stats *const stats[],
                             struct psc_io_error *error);
-/* Ends the lane loops and stops the ports; afterwards neither a lane nor an mbuf touches a job, and jobs may
+/* Ends the lane loops and closes the ports; afterwards neither a lane nor an mbuf touches a job, and jobs may
  * be freed. */
-void psc_io_stop_lanes(struct psc_io *io);
-/* Closes ports, frees everything and cleans up EAL. Jobs must have been freed. */
+void psc_io_stop(struct psc_io *io);
+/* Frees everything and cleans up EAL, and with it the memory of jobs: they must have been freed. */
 void psc_io_close(struct psc_io *io);
 
 /* ---- Called by the one control thread. ---- */

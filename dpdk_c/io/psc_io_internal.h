@@ -97,8 +97,7 @@ bool psc_io_port_open(struct psc_io_port *port, const struct psc_io_config *conf
                       struct psc_io_error *error);
 bool psc_io_port_start(struct psc_io_port *port, struct rte_mempool *rx_mempool, int socket,
                        struct psc_io_error *error);
-/* Gives back every mbuf that the port still holds. */
-void psc_io_port_stop(struct psc_io_port *port);
+/* Stops it and gives back every mbuf that it still holds: DPDK promises that of a close, not of a stop. */
 void psc_io_port_close(struct psc_io_port *port);
 
 /* lane.c */

@@ -188,7 +188,7 @@ class DataPlane:
         self.roce_mtu = int(str(self.port_status()["roce_mtu_bytes"]))
 
     def stop(self) -> None:
-        """Stop lanes, free jobs, close ports, mark the statistics as stopped."""
+        """Stop lanes, close ports, free jobs, mark the statistics as stopped."""
         lib.psc_ctl_stop()
 
     @property
