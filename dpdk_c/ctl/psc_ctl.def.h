@@ -141,8 +141,8 @@ struct psc_ctl_port_status {
     char driver[64];
     uint8_t mac[6];
     uint8_t link_up;
-    uint8_t reserved;
-    uint32_t link_mtu; /* 0: the device does not say */
+    uint8_t lends_payload; /* 1: results are sent from their slots, 0: copied, for the driver may keep them */
+    uint32_t link_mtu;     /* 0: the device does not say */
     uint32_t roce_mtu;
 };
 

@@ -9,7 +9,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* Ports, then lanes on them, then the ports start: a lane's mempools are what the port receives into. */
+/* Ports, then lanes on them, then the ports start: a lane's mempool is what the port receives into. */
 static bool make_all(struct psc_io *io, const struct psc_io_config *config,
                      struct psc_lane_stats *const stats[], struct psc_io_error *error)
 {
@@ -31,6 +31,9 @@ static bool make_all(struct psc_io *io, const struct psc_io_config *config,
     }
     for (uint32_t i = 0; i < io->port_count; i++)
         if (!psc_io_port_start(&io->ports[i], io->lanes[i].rx_mempool, io->lanes[i].socket, error))
+            return false;
+    for (uint32_t i = 0; i < io->lane_count; i++)
+        if (!psc_io_lane_init_tx(&io->lanes[i], i, config, error))
             return false;
     return true;
 }
@@ -111,8 +114,12 @@ void psc_io_port_info(const struct psc_io *io, uint32_t port, struct psc_io_port
     struct rte_eth_dev_info device;
     struct rte_eth_link link = {0};
 
-    *info = (struct psc_io_port_info){
-        .devargs = p->devargs, .driver = "", .mac = p->mac, .link_mtu = p->link_mtu, .roce_mtu = p->roce_mtu};
+    *info = (struct psc_io_port_info){.devargs = p->devargs,
+                                      .driver = "",
+                                      .mac = p->mac,
+                                      .link_mtu = p->link_mtu,
+                                      .roce_mtu = p->roce_mtu,
+                                      .lends_payload = p->lends_payload};
     if (rte_eth_dev_info_get(p->port_id, &device) == 0)
         info->driver = device.driver_name;
     if (rte_eth_link_get_nowait(p->port_id, &link) == 0)

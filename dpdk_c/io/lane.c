@@ -100,8 +100,9 @@ static uint32_t as_frames(struct psc_io_lane *lane, struct rte_mbuf **mbufs, uin
 static void housekeeping(struct psc_io_lane *lane, uint64_t now_ns)
 {
     lane->next_housekeeping_ns = now_ns + PSC_IO_HOUSEKEEPING_NS;
-    /* A NIC gives transmitted mbufs back when it needs descriptors; slots should be free sooner. */
-    rte_eth_tx_done_cleanup(lane->tx.port_id, lane->tx.queue, 0);
+    /* A NIC gives transmitted mbufs back when it needs descriptors; slots must be free sooner. */
+    if (lane->port->gives_back)
+        rte_eth_tx_done_cleanup(lane->tx.port_id, lane->tx.queue, 0);
     lane->stats->mbufs_in_use = psc_io_lane_mbufs(lane);
 }
 
@@ -189,8 +190,14 @@ static bool make_buffers(struct psc_io_lane *lane, uint32_t number)
     lane->commands =
         make_ring("commands", number, sizeof(struct psc_command), COMMAND_RING_ENTRIES, lane->socket);
     lane->events = make_ring("events", number, sizeof(struct psc_io_event), EVENT_RING_ENTRIES, lane->socket);
-    return lane->rx_mempool != NULL && lane->commands != NULL && lane->events != NULL &&
-           psc_io_tx_init(&lane->tx, lane->port, number, lane->socket);
+    return lane->rx_mempool != NULL && lane->commands != NULL && lane->events != NULL;
+}
+
+static bool no_buffers(uint32_t number, const struct psc_io_config *config, struct psc_io_error *error)
+{
+    return psc_io_fail(error, PSC_IO_MEMORY,
+                       "lane %u cannot get its packet buffers from the %u MiB of memory.memory_mib: raise it",
+                       number, config->memory_mib);
 }
 
 /* lane->stats, port, event_fd and lcore have been set by the caller. */
@@ -207,16 +214,19 @@ bool psc_io_lane_init(struct psc_io_lane *lane, uint32_t number, const struct ps
     lane_config.port = 0;
     lane_config.realtime_offset_ns = clock_init(&lane->clock);
     if (!make_buffers(lane, number))
-        return psc_io_fail(
-            error, PSC_IO_MEMORY,
-            "lane %u cannot get its packet buffers from the %u MiB of memory.memory_mib: raise it", number,
-            config->memory_mib);
+        return no_buffers(number, config, error);
     lane->lane = psc_lane_new(&lane_config, &lane->memory, lane->stats);
     if (lane->lane == NULL)
         return psc_io_fail(error, PSC_IO_MEMORY,
                            "lane %u cannot get its tables from the %u MiB of memory.memory_mib: raise it",
                            number, config->memory_mib);
     return true;
+}
+
+bool psc_io_lane_init_tx(struct psc_io_lane *lane, uint32_t number, const struct psc_io_config *config,
+                         struct psc_io_error *error)
+{
+    return psc_io_tx_init(&lane->tx, lane->port, number, lane->socket) || no_buffers(number, config, error);
 }
 
 void psc_io_lane_free(struct psc_io_lane *lane)

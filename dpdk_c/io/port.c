@@ -158,20 +158,48 @@ bool psc_io_port_open(struct psc_io_port *port, const struct psc_io_config *conf
     return choose_mtu(port, &info, config->roce_mtu, error);
 }
 
+/* The driver is asked to report every frame as sent, for one that reports each 32nd keeps up to 31 of a lane
+ * that has fallen silent. One that does not take that gets its own default. */
+static int setup_tx_queue(struct psc_io_port *port, int socket)
+{
+    struct rte_eth_txconf each = {.tx_rs_thresh = 1};
+    int rc = rte_eth_tx_queue_setup(port->port_id, 0, port->tx_ring_packets, (unsigned)socket, &each);
+
+    port->gives_back = rc == 0;
+    if (rc == 0)
+        return 0;
+    return rte_eth_tx_queue_setup(port->port_id, 0, port->tx_ring_packets, (unsigned)socket, NULL);
+}
+
+/* Lending a slot's payload wants a port that lets go of it without another frame to send: else the slot may
+ * stay held for ever, its next contribution is refused until the worker's retries are used up, and nothing is
+ * sent that would free it. So either the driver gives mbufs back when asked, or it is done with them when it
+ * has taken them (measured with 22.11: af_packet has copied the frame and holds no mbuf), or we copy. */
+static void choose_payload(struct psc_io_port *port, const char *driver)
+{
+    port->gives_back = port->gives_back && rte_eth_tx_done_cleanup(port->port_id, 0, 0) >= 0;
+    port->lends_payload = port->gives_back || strcmp(driver, "net_af_packet") == 0;
+}
+
 bool psc_io_port_start(struct psc_io_port *port, struct rte_mempool *rx_mempool, int socket,
                        struct psc_io_error *error)
 {
+    struct rte_eth_dev_info info;
     int rc =
         rte_eth_rx_queue_setup(port->port_id, 0, port->rx_ring_packets, (unsigned)socket, NULL, rx_mempool);
 
     if (rc != 0)
         return setup_failed(port, "rte_eth_rx_queue_setup", rc, error);
-    rc = rte_eth_tx_queue_setup(port->port_id, 0, port->tx_ring_packets, (unsigned)socket, NULL);
+    rc = setup_tx_queue(port, socket);
     if (rc != 0)
         return setup_failed(port, "rte_eth_tx_queue_setup", rc, error);
     rc = rte_eth_dev_start(port->port_id);
     if (rc != 0)
         return setup_failed(port, "rte_eth_dev_start", rc, error);
+    rc = rte_eth_dev_info_get(port->port_id, &info);
+    if (rc != 0)
+        return setup_failed(port, "rte_eth_dev_info_get", rc, error);
+    choose_payload(port, info.driver_name);
     return true;
 }
 

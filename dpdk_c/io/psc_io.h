@@ -50,6 +50,8 @@ struct psc_io_port_info {
     uint32_t link_mtu; /* Ethernet payload; 0: the device does not say */
     uint32_t roce_mtu;
     bool link_up;
+    bool lends_payload; /* results are sent from their slots; false: the driver cannot say when, so they are
+                           copied */
 };
 
 /* An event of a lane, or a command that the lane could not execute (then only job, pool and rank are

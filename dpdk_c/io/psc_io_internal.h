@@ -26,6 +26,8 @@ struct psc_io_port {
     uint32_t link_mtu;
     uint32_t roce_mtu;
     uint16_t rx_ring_packets, tx_ring_packets; /* as the driver has adjusted them */
+    bool gives_back;                           /* transmitted mbufs come back when they are asked for */
+    bool lends_payload; /* a slot's payload may be sent where it lies, else it is copied */
 };
 
 /* CLOCK_MONOTONIC's nanoseconds from the TSC: clock_gettime would be a system call where the kernel does not
@@ -40,9 +42,10 @@ struct psc_io_clock {
  * want of one. Written by the lane alone. */
 struct psc_io_tx {
     uint16_t port_id, queue;
-    struct rte_mempool *header_mempool; /* headers and trailers: small direct mbufs */
-    struct rte_mempool
-        *payload_mempool; /* no room of their own; private area holds the shared info of a slot */
+    struct rte_mempool *header_mempool;  /* headers and trailers: small direct mbufs */
+    struct rte_mempool *payload_mempool; /* lent payload: no room of their own, the private area holds the
+                                            shared info of a slot; copied payload: one frame's room */
+    bool lends_payload;
     struct rte_mbuf *headers[2 * PSC_IO_BURST];
     uint32_t header_count;
     struct rte_mbuf *payloads[PSC_IO_BURST];
@@ -104,6 +107,9 @@ void psc_io_port_close(struct psc_io_port *port);
 bool psc_io_lane_init(struct psc_io_lane *lane, uint32_t number, const struct psc_io_config *config,
                       struct psc_io_error *error);
 void psc_io_lane_free(struct psc_io_lane *lane);
+/* Once the port has started: what a lane sends with depends on what the port does with it. */
+bool psc_io_lane_init_tx(struct psc_io_lane *lane, uint32_t number, const struct psc_io_config *config,
+                         struct psc_io_error *error);
 int psc_io_lane_main(void *lane);
 uint32_t psc_io_lane_mbufs(const struct psc_io_lane *lane);
 

@@ -185,7 +185,7 @@ def test_status_says_what_runs(start: Start, tmp_path: Path) -> None:
         str(tmp_path / "status.sock"),
     ]
     text = subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
-    assert "RoCE MTU 4096 bytes, 10.77.0.1/24" in text
+    assert "RoCE MTU 4096 bytes, payload lent, 10.77.0.1/24" in text
     assert "single lane" in text
     until(lambda: appliance.status()["lanes"][0]["polls"] > 0)
     assert appliance.stop() == 0

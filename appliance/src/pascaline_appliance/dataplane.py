@@ -294,6 +294,7 @@ class DataPlane:
             "driver": ffi.string(c.driver).decode(),
             "mac": bytes(c.mac).hex(":"),
             "link_up": bool(c.link_up),
+            "payload": "lent" if c.lends_payload else "copied",
             "link_mtu_bytes": c.link_mtu,
             "roce_mtu_bytes": c.roce_mtu,
         }

@@ -109,7 +109,10 @@ def _job_families(jobs: list[JobCounters]) -> Iterator[Metric]:
             "Result payload sent to workers, all together; retransmissions and probes excluded.",
         ),
         ("rounds", "Rounds whose contributions were all whole."),
-        ("faults", "Epochs that a fault ended: each one stopped the job, and its message is in the appliance's log."),
+        (
+            "faults",
+            "Epochs that a fault ended: each one stopped the job, and its message is in the appliance's log.",
+        ),
     )
     for field, help_text in simple:
         family = CounterMetricFamily(f"pascaline_job_{field}", help_text, labels=("training_job",))
