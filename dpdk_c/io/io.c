@@ -74,6 +74,19 @@ void psc_io_stop(struct psc_io *io)
         psc_io_tx_drop(&io->lanes[i].tx);
 }
 
+void psc_io_fetch_losses(struct psc_io *io)
+{
+    struct rte_eth_stats port;
+
+    if (!io->running)
+        return;
+    for (uint32_t i = 0; i < io->lane_count; i++)
+        if (rte_eth_stats_get(io->lanes[i].port->port_id, &port) == 0) {
+            io->lanes[i].stats->rx_missed = port.imissed;
+            io->lanes[i].stats->rx_no_mbuf = port.rx_nombuf;
+        }
+}
+
 void psc_io_close(struct psc_io *io)
 {
     psc_io_stop(io);

@@ -72,6 +72,9 @@ struct psc_io *psc_io_start(const struct psc_io_config *config, struct psc_lane_
 /* Ends the lane loops and closes the ports; afterwards neither a lane nor an mbuf touches a job, and jobs may
  * be freed. */
 void psc_io_stop(struct psc_io *io);
+/* Fetches what the ports have lost into the lanes' statistics. By the thread that started: a NIC's counters
+ * may cost system calls, which a lane does not make. */
+void psc_io_fetch_losses(struct psc_io *io);
 /* Frees everything and cleans up EAL, and with it the memory of jobs: they must have been freed. */
 void psc_io_close(struct psc_io *io);
 

@@ -71,6 +71,8 @@ class LaneCounters:
     transmit_bytes: int
     transmit_packets: int
     retransmitted_packets: int
+    receive_missed_packets: int
+    receive_no_buffer: int
     drops: dict[str, int]
     """By reason; every reason of the contract is there, also at 0."""
 
@@ -196,6 +198,8 @@ def _read_lane(base: Any, header: Any, lane: int) -> LaneCounters:
         transmit_bytes=block.tx_bytes,
         transmit_packets=block.tx_packets,
         retransmitted_packets=block.retransmitted_packets,
+        receive_missed_packets=block.rx_missed,
+        receive_no_buffer=block.rx_no_mbuf,
         drops={reason: block.drops[number] for number, reason in DROP_REASONS.items()},
     )
 
