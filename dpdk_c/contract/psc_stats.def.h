@@ -49,7 +49,8 @@ struct psc_stats_header {
     uint32_t job_rows;
     uint32_t stopped;       /* 1 after a clean stop */
     uint64_t start_time_us; /* CLOCK_REALTIME */
-    uint64_t heartbeat_us;  /* CLOCK_REALTIME, renewed by the control core at least once a second */
+    uint64_t heartbeat_us;  /* CLOCK_REALTIME, renewed by the control thread at least once a second: old when
+                               the  control plane hangs, though lanes may live (see polls) */
     uint32_t lane_offset_bytes;
     uint32_t lane_stride_bytes;
     uint32_t job_offset_bytes;

@@ -1,6 +1,6 @@
 /* Start and stop of the data plane. EAL gets a thread of its own, because it pins the thread that starts it
- * and because the same thread must stop it; between the two that thread renews the heartbeat of the
- * statistics and fetches what the ports have lost. */
+ * and because the same thread must stop it; between the two that thread fetches what the ports
+ * have lost. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,14 +74,13 @@ static void set_state(int state)
     pthread_mutex_unlock(&psc_ctl.lock);
 }
 
-/* Renews the heartbeat and fetches losses until the control thread wishes `wish`. */
+/* Fetches losses until the control thread wishes `wish`. */
 static void watch_until(int wish)
 {
     pthread_mutex_lock(&psc_ctl.lock);
     while ((int)psc_ctl.eal_wish < wish) {
         struct timespec until;
 
-        psc_segment_heartbeat(psc_ctl.segment);
         psc_io_fetch_losses(psc_ctl.io);
         clock_gettime(CLOCK_REALTIME, &until);
         until.tv_nsec += WATCH_NS;
@@ -198,6 +197,12 @@ enum psc_ctl_code psc_ctl_start(const struct psc_ctl_config *config, char *text)
     if (code != PSC_CTL_OK)
         free_tables();
     return code;
+}
+
+void psc_ctl_heartbeat(void)
+{
+    if (psc_ctl.segment != NULL)
+        psc_segment_heartbeat(psc_ctl.segment);
 }
 
 static void wish(int what)

@@ -161,6 +161,9 @@ const char *psc_ctl_library_version(void);
 /* Starts EAL, ports and lanes in a thread of its own and waits for the outcome. On failure `text` (of
  * PSC_CTL_TEXT_BYTES) gets one sentence without its full stop. */
 enum psc_ctl_code psc_ctl_start(const struct psc_ctl_config *config, char *text);
+/* Renews the statistics' heartbeat; at least once a second, by the loop that serves the control plane: then
+ * an old heartbeat says that this loop hangs. */
+void psc_ctl_heartbeat(void);
 /* Stops lanes, closes ports, frees jobs, marks the statistics as stopped. */
 void psc_ctl_stop(void);
 

@@ -1,5 +1,5 @@
-/* ctl/'s own state. One control thread calls everything; the EAL thread only starts, renews the heartbeat and
- * stops. */
+/* ctl/'s own state. One control thread calls everything; the EAL thread only starts, fetches what ports have
+ * lost, and stops. */
 #ifndef PSC_CTL_INTERNAL_H
 #define PSC_CTL_INTERNAL_H
 

@@ -29,7 +29,7 @@ def filled_segment(path: Path) -> SegmentWriter:
         block.rx_bytes, block.rx_packets = 10_000 + lane, 11 + lane
         block.tx_bytes, block.tx_packets = 2**53 + 2 * lane, 21 + lane
         block.retransmitted_packets = 31 + lane
-        block.rx_missed, block.rx_no_mbuf = 41 + lane, 51 + lane
+        block.rx_missed, block.rx_no_mbuf, block.polls = 41 + lane, 51 + lane, 61 + lane
         for reason in range(constants.PSC_DROP_COUNT):
             block.drops[reason] = 100 * (lane + 1) + reason
     jobs = [  # name, state, world size, start, bytes in, bytes out, rounds, faults

@@ -187,6 +187,10 @@ class DataPlane:
         _check(code, ffi.string(text).decode(errors="replace"))
         self.roce_mtu = int(str(self.port_status()["roce_mtu_bytes"]))
 
+    def heartbeat(self) -> None:
+        """Say in the statistics that the control plane lives; at least once a second."""
+        lib.psc_ctl_heartbeat()
+
     def stop(self) -> None:
         """Stop lanes, close ports, free jobs, mark the statistics as stopped."""
         lib.psc_ctl_stop()

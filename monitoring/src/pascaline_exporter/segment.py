@@ -73,6 +73,7 @@ class LaneCounters:
     retransmitted_packets: int
     receive_missed_packets: int
     receive_no_buffer: int
+    polls: int
     drops: dict[str, int]
     """By reason; every reason of the contract is there, also at 0."""
 
@@ -165,7 +166,7 @@ def _check_alive(path: Path, header: Any) -> None:
         raise SegmentError(
             "stale",
             f"the appliance (pid {header.pid}) last renewed its heartbeat {age_s:.0f} s ago, {HEARTBEAT_LIMIT_S:.0f} s "
-            "are allowed: it has died or hangs, see its log",
+            "are allowed: it has died, or its control plane hangs while its lanes may go on; see its log",
         )
 
 
@@ -200,6 +201,7 @@ def _read_lane(base: Any, header: Any, lane: int) -> LaneCounters:
         retransmitted_packets=block.retransmitted_packets,
         receive_missed_packets=block.rx_missed,
         receive_no_buffer=block.rx_no_mbuf,
+        polls=block.polls,
         drops={reason: block.drops[number] for number, reason in DROP_REASONS.items()},
     )
 
