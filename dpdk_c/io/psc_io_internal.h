@@ -31,11 +31,12 @@ struct psc_io_port {
 };
 
 /* CLOCK_MONOTONIC's nanoseconds from the TSC: clock_gettime would be a system call where the kernel does not
- * trust the TSC. Written at start. */
+ * trust the TSC. Written at start, then by the lane. */
 struct psc_io_clock {
     uint64_t tsc_base;
     uint64_t ns_base;
     uint64_t ns_per_tick_q32;
+    uint64_t last_ns; /* the clock never goes back */
 };
 
 /* The transmit side of a lane. Mbufs are in stock before emits are asked for, so an emit is never lost for

@@ -4,15 +4,11 @@ the counters alone are put in the place of the driver's; everything from there t
 
 from __future__ import annotations
 
-import shlex
 import struct
-import subprocess
 from pathlib import Path
 
-import pytest
-
 from tests.appliance.conftest import Start
-from tests.appliance.rack import until
+from tests.appliance.rack import library, until
 
 RX_MISSED = 64 + 8 * (16 + 32 + 2)
 """Byte in the segment: the header, 16 counters, the drops, two counters of congestion notifications."""
@@ -27,20 +23,8 @@ int rte_eth_stats_get(uint16_t port_id, struct rte_eth_stats *stats)
 """
 
 
-@pytest.fixture
-def lossy_counters(tmp_path: Path) -> Path:
-    """A library that stands before the driver's counters."""
-    source, library = tmp_path / "counters.c", tmp_path / "counters.so"
-    source.write_text(COUNTERS)
-    flags = subprocess.run(["pkg-config", "--cflags", "libdpdk"], check=True, capture_output=True, text=True)
-    subprocess.run(
-        ["cc", "-shared", "-fPIC", "-o", library, source, *shlex.split(flags.stdout)], check=True, timeout=120
-    )
-    return library
-
-
-def test_what_the_port_loses_is_counted(start: Start, lossy_counters: Path, tmp_path: Path) -> None:
-    appliance = start(environment={"LD_PRELOAD": str(lossy_counters)})
+def test_what_the_port_loses_is_counted(start: Start, tmp_path: Path) -> None:
+    appliance = start(environment={"LD_PRELOAD": str(library(tmp_path, COUNTERS))})
     appliance.ready()
     stats = tmp_path / "stats"
     until(lambda: struct.unpack_from("<2Q", stats.read_bytes(), RX_MISSED) == (70001, 70002))

@@ -75,7 +75,10 @@ def _lane_families(lanes: list[LaneCounters]) -> Iterator[Metric]:
         ("transmit_bytes", "Ethernet frame bytes sent, without FCS."),
         ("transmit_packets", "Frames sent."),
         ("retransmitted_packets", "Result packets sent again."),
-        ("receive_missed_packets", "Frames that the port dropped because the lane did not fetch them in time."),
+        (
+            "receive_missed_packets",
+            "Frames that the port dropped because the lane did not fetch them in time.",
+        ),
         ("receive_no_buffer", "Times that the port had no packet buffer to receive into."),
         ("polls", "Turns of the lane's loop: a lane whose rate is 0 hangs."),
     )
