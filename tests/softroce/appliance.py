@@ -29,7 +29,7 @@ CONFIG = """\
 address = "{data_address}/24"
 
 [[port]]
-device = "--vdev=net_af_packet0,iface=app0,framesz=8192,blocksz=131072,framecnt=512,qdisc_bypass=1"
+device = "--vdev=net_af_packet0,iface={interface},framesz=8192,blocksz=131072,framecnt=512,qdisc_bypass=1"
 
 [memory]
 huge_pages = false
@@ -41,8 +41,11 @@ idle_sleep_us = 50  # lane and workers share two CPUs
 
 [limits]
 retransmit_exponent = 14  # rxe acknowledges late under emulation,
-progress_s = 10.0         # and a busy host may stop the whole VM for seconds
-deadline_s = 25.0
+progress_s = {progress_s}         # and a busy host may stop the whole VM for seconds
+deadline_s = {deadline_s}
+
+[control]
+port = {port}
 
 [stats]
 path = "{folder}/stats"
@@ -56,6 +59,9 @@ class Appliance:
     """Context manager: a running appliance. `folder` takes configuration, log, status socket and statistics."""
 
     address = ADDRESS
+    data_address = DATA_ADDRESS
+    interface = "app0"
+    progress_s, deadline_s = 10.0, 25.0
 
     def __init__(
         self, folder: Path, environment: dict[str, str] | None = None, log_path: Path | None = None
@@ -63,7 +69,7 @@ class Appliance:
         self.stats_path, self.log_path = folder / "stats", log_path or folder / "appliance.log"
         self._socket_path = folder / "status.sock"
         config_path = folder / "appliance.toml"
-        config_path.write_text(CONFIG.format(folder=folder, data_address=DATA_ADDRESS))
+        config_path.write_text(self._config(folder))
         command = [str(Path(sys.executable).with_name("pascaline-appliance")), "run", "--verbose"]
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(
@@ -78,6 +84,16 @@ class Appliance:
             self._process.kill()
             self._process.wait()
             raise
+
+    def _config(self, folder: Path) -> str:
+        return CONFIG.format(
+            folder=folder,
+            data_address=self.data_address,
+            interface=self.interface,
+            port=self.address.rpartition(":")[2],
+            progress_s=self.progress_s,
+            deadline_s=self.deadline_s,
+        )
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -111,6 +127,11 @@ class Appliance:
     def job(self, name: str) -> segment.JobCounters:
         """The counters of one job."""
         return next(job for job in self.counters().jobs if job.name == name)
+
+    def kill(self) -> None:
+        """As if its power had failed."""
+        self._process.kill()
+        self._process.wait()
 
     def stop(self) -> None:
         """SIGTERM; anything but exit code 0 in time is an error."""

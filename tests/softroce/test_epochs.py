@@ -13,17 +13,16 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import pascaline
-from tests.softroce.appliance import CONFIG, Appliance
+from tests.softroce.appliance import Appliance
 from tests.softroce.ranks import Ranks
 
-PROGRESS_S, DEADLINE_S = 4.0, 16.0
-INTERFACE = "app1"
 CHUNK_BYTES, WINDOW = 16384, 4
 ELEMS = 5 * CHUNK_BYTES // 4 + 7  # six chunks: more than the window
 CALLS = 40
@@ -33,6 +32,9 @@ class Impatient(Appliance):
     """A second appliance on the same switch."""
 
     address = "127.0.0.1:4791"
+    data_address = "10.77.0.2"
+    interface = "app1"
+    progress_s, deadline_s = 4.0, 16.0
 
 
 def ip(*words: str) -> None:
@@ -45,22 +47,17 @@ def bridge(*words: str) -> None:
 
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Impatient]:
-    ip("link", "add", INTERFACE, "mtu", "9000", "type", "veth", "peer", "name", "bapp1", "mtu", "9000")
-    for interface in (INTERFACE, "bapp1"):
-        with open(f"/proc/sys/net/ipv6/conf/{interface}/disable_ipv6", "w") as setting:  # noqa: PTH123
-            setting.write("1")
-    ip("link", "set", "bapp1", "master", "br0", "up")
-    ip("link", "set", INTERFACE, "up")
-    limits = f"progress_s = {PROGRESS_S}\ndeadline_s = {DEADLINE_S}\n"
-    head, rest = CONFIG.split("progress_s", 1)
-    config = head + limits + "\n[stats]" + rest.split("[stats]", 1)[1]
-    config = config.replace("iface=app0", f"iface={INTERFACE}").replace("{data_address}", "10.77.0.2")
-    config += "\n[control]\nport = 4791\n"
-    appliance = Impatient(tmp_path_factory.mktemp("impatient"), config=config)
+    """It runs until somebody kills it."""
+    ours, theirs = Impatient.interface, "bapp1"
+    ip("link", "add", ours, "mtu", "9000", "type", "veth", "peer", "name", theirs, "mtu", "9000")
+    for interface in (ours, theirs):
+        Path(f"/proc/sys/net/ipv6/conf/{interface}/disable_ipv6").write_text("1")
+    ip("link", "set", theirs, "master", "br0", "up")
+    ip("link", "set", ours, "up")
+    appliance = Impatient(tmp_path_factory.mktemp("impatient"))
     yield appliance
-    appliance._process.kill()
-    appliance._process.wait()
-    ip("link", "del", INTERFACE)
+    appliance.kill()
+    ip("link", "del", ours)
 
 
 class Switch:
@@ -70,8 +67,7 @@ class Switch:
         self.port, self.worker = f"b{worker}", f"w{worker}"
 
     def _mac(self) -> str:
-        with open(f"/sys/class/net/{self.worker}/address") as file:  # noqa: PTH123
-            return file.read().strip()
+        return Path(f"/sys/class/net/{self.worker}/address").read_text().strip()
 
     def both(self, drop: bool) -> None:
         bridge("link", "set", "dev", self.port, "state", "0" if drop else "3")
@@ -131,7 +127,7 @@ def test_a_path_that_comes_back_costs_nothing_but_time(
         assert going.wait(120)
         try:
             drop(True)
-            time.sleep(PROGRESS_S + 3)
+            time.sleep(Impatient.progress_s + 3)
         finally:
             drop(False)
         results = ranks.results(150)
@@ -166,7 +162,7 @@ def test_a_path_that_stays_down_is_one_error_everywhere(impatient: Impatient, jo
             switch.both(False)
     assert len({message for _, message, _ in results}) == 1, results
     assert "rank 1" in results[0][1]
-    assert all(waited_s < DEADLINE_S + 4 for _, _, waited_s in results), results
+    assert all(waited_s < Impatient.deadline_s + 4 for _, _, waited_s in results), results
 
 
 def test_a_killed_rank_costs_no_complete_round(impatient: Impatient, job: str) -> None:
@@ -202,7 +198,7 @@ def test_a_stopped_rank_is_waited_for(impatient: Impatient, job: str) -> None:
     with Ranks(2, lambda rank: run(job, rank, 2, going), impatient.address) as ranks:
         assert going.wait(120)
         os.kill(ranks.pid(1), signal.SIGSTOP)
-        time.sleep(PROGRESS_S + 3)
+        time.sleep(Impatient.progress_s + 3)
         os.kill(ranks.pid(1), signal.SIGCONT)
         results = ranks.results(150)
     assert results == [(0, 0), (0, 0)]
@@ -226,8 +222,8 @@ def test_an_appliance_that_dies_is_an_error_in_time(impatient: Impatient, job: s
     with Ranks(2, body, impatient.address) as ranks:
         assert going.wait(120)
         time.sleep(1)
-        os.kill(impatient.pid, signal.SIGKILL)
+        impatient.kill()
         results = ranks.results(60)
     for message, waited_s in results:
         assert impatient.address in message
-        assert waited_s < DEADLINE_S
+        assert waited_s < Impatient.deadline_s
