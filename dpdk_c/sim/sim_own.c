@@ -38,7 +38,8 @@ static struct sim_endpoint *make(const struct sim_endpoint_spec *spec)
     own->config = (struct psc_requester_config){.max_unacked_packets = spec->habits.max_unacked,
                                                 .retries = spec->habits.retries,
                                                 .retransmit_ns = spec->habits.retransmit_ns,
-                                                .progress_ns = UINT64_MAX};
+                                                .progress_ns = UINT64_MAX,
+                                                .immediates = true};
     own->ring = calloc(spec->send_queue, sizeof *own->ring);
     own->writes = calloc(spec->send_queue, sizeof *own->writes);
     psc_requester_init(&own->requester, &own->config, own->ring, spec->send_queue, spec->start_psn);
