@@ -37,9 +37,9 @@ struct psc_target_qp_spec {
     uint32_t peer_start_psn;
 };
 
-/* One WRITE of ours, from the region's own bytes, which must stay as they are until it is acknowledged. */
+/* One WRITE of ours. Its bytes must stay as they are until it is acknowledged. */
 struct psc_target_write {
-    uint32_t offset_bytes; /* in our region */
+    const uint8_t *source;
     uint32_t bytes;
     uint64_t va; /* in the peer's */
     uint32_t rkey;
@@ -56,8 +56,8 @@ struct psc_target_counters {
     uint64_t expected, got;     /* the two values that the fault names */
 };
 
-/* A frame to send. The payload is borrowed from a region (or from the target: an ARP or ping answer, without
- * a header) until the next psc_target_receive. */
+/* A frame to send. The payload is borrowed from a write's source (or from the target: an ARP or ping answer,
+ * without a header) until the next psc_target_receive. */
 struct psc_target_frame {
     uint8_t header[PSC_HEADER_MAX];
     uint32_t header_bytes;

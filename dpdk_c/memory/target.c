@@ -299,7 +299,7 @@ static void build_write(const struct psc_target_qp *qp, const struct psc_sending
     uint32_t left_bytes = write->bytes - offset_bytes;
     uint32_t crc;
 
-    *frame = (struct psc_target_frame){.payload = qp->spec.region.memory + write->offset_bytes + offset_bytes,
+    *frame = (struct psc_target_frame){.payload = write->source + offset_bytes,
                                        .payload_bytes =
                                            left_bytes < qp->spec.mtu_bytes ? left_bytes : qp->spec.mtu_bytes};
     frame->header_bytes = psc_build(&qp->flow, &header, frame->payload_bytes, frame->header, &crc);
