@@ -1,8 +1,8 @@
-"""The server's side of perftest's TCP exchange, as `ib_write_bw` and `ib_write_lat` 4.5 (protocol version 6.06) speak it.
+"""The server's side of perftest's TCP exchange, as `ib_write_bw` and `ib_write_lat` speak it (protocol version 6.06).
 
-Every step is a swap: the client writes, then reads as many bytes. Small values are fixed binary fields; what names a QP
-is one text line of 108 bytes. Nothing here knows RDMA: whoever owns the wire gives `wait`, which returns when the socket
-can be read and keeps the wire going until then.
+Every step is a swap: the client writes, then reads as many bytes. Small values are fixed binary fields; what names a
+QP is one text line of 108 bytes. Nothing here knows RDMA: whoever owns the wire gives `wait`, which returns when the
+socket can be read and keeps the wire going until then.
 """
 
 from __future__ import annotations

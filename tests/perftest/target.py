@@ -1,13 +1,14 @@
 """The C target (dpdk_c/memory) behind a door of Python: libpsc_target_test.so through cffi's ABI mode.
 
-The contract's files are read verbatim; psc_roce.h and psc_target.h pass through the C preprocessor, so that nothing here
-repeats a declaration.
+The contract's files are read verbatim; psc_roce.h and psc_target.h pass through the C preprocessor, so that nothing
+here repeats a declaration.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
+import socket
 import subprocess
 import tempfile
 import time
@@ -73,8 +74,11 @@ def gid_of(address: str) -> bytes:
 
 
 def mac_of(interface: str) -> bytes:
-    """Hardware address of a kernel interface."""
-    return bytes.fromhex((Path("/sys/class/net") / interface / "address").read_text().strip().replace(":", ""))
+    """Hardware address of a kernel interface, asked of the network namespace rather than of /sys."""
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as port:
+        port.bind((interface, 0))
+        mac: bytes = port.getsockname()[4]
+        return mac
 
 
 @dataclass(frozen=True)
@@ -130,11 +134,14 @@ class Target:
         self._port: int = lib.psc_port_open(interface.encode())
         if self._port < 0:
             raise OSError(-self._port, os.strerror(-self._port), interface)
-        self._kept: list[Any] = []
+        self._buffers: list[Any] = []  # cffi's views of the QPs' memory keep it alive
+        self._drops_before = self._drops()
 
-    def endpoint(self, size_bytes: int, psn: int, peer: Callable[[Keys], Keys], peer_mac: bytes, mtu_bytes: int) -> Endpoint:
+    def endpoint(
+        self, size_bytes: int, psn: int, peer: Callable[[Keys], Keys], peer_mac: bytes, mtu_bytes: int
+    ) -> Endpoint:
         """A further QP over `size_bytes` of new memory. `peer` is told our keys and tells the other end's."""
-        index = len(self._kept)
+        index = len(self._buffers)
         memory = np.zeros(size_bytes, np.uint8)
         keys = Keys(
             qpn=0x100 + secrets.randbelow(0xFFFE00),
@@ -158,13 +165,14 @@ class Target:
         }
         if lib.psc_target_connect(self.handle, ffi.new("struct psc_target_qp_spec *", spec)) != index:
             raise RuntimeError("a target has no more QPs")
-        self._kept.append(buffer)
+        self._buffers.append(buffer)
         return Endpoint(self, index, memory, keys, theirs)
 
     def disconnect(self) -> None:
-        """Forget all QPs."""
+        """Forget all QPs, and begin to count drops anew."""
         lib.psc_target_disconnect(self.handle)
-        self._kept.clear()
+        self._buffers.clear()
+        self._drops_before = self._drops()
 
     def serve(self, until: Callable[[bool], bool], timeout_s: float, wake_fd: int = -1) -> None:
         """Keep the wire going until `until(wake_fd is readable)`, asked after every turn, is true."""
@@ -179,9 +187,13 @@ class Target:
                 raise TimeoutError(f"not within {timeout_s:.0f} s; frames not executed: {self.drops()}")
 
     def drops(self) -> dict[str, int]:
-        """Frames that were not executed, by reason."""
+        """Frames that were not executed since the last disconnect, by reason."""
+        counts = {name: count - self._drops_before[name] for name, count in self._drops().items()}
+        return {name: count for name, count in counts.items() if count}
+
+    def _drops(self) -> dict[str, int]:
         raw = lib.psc_target_drops(self.handle)
-        return {name: raw[value] for value, name in DROPS.items() if name != "count" and raw[value]}
+        return {name: int(raw[value]) for value, name in DROPS.items() if name != "count"}
 
     def __enter__(self) -> Target:
         return self
