@@ -60,7 +60,6 @@ class Server:
     """One client's exchange, step by step. `wait(fd)` returns once the descriptor can be read."""
 
     def __init__(self, connection: socket.socket, wait: Callable[[int], None]) -> None:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._connection = connection
         self._wait = wait
 

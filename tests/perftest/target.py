@@ -146,7 +146,7 @@ class Target:
         keys = Keys(
             qpn=0x100 + secrets.randbelow(0xFFFE00),
             psn=psn,
-            rkey=secrets.randbits(32),
+            rkey=1 + secrets.randbelow(0xFFFFFFFF),
             va=secrets.randbits(46) << 12 | secrets.randbelow(1 << 12),
             gid=gid_of(self.address),
         )
