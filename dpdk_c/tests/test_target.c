@@ -211,6 +211,7 @@ static void our_write_carries_no_immediate_and_comes_again_until_it_is_acknowled
             assert_int_equal(packet.payload_bytes, i < 2 ? MTU : 1);
             assert_memory_equal(packet.payload, fixture->source + i * MTU, packet.payload_bytes);
         }
+        assert_memory_equal(packet.payload + 1, "\0\0\0", 3); /* the pad */
         assert_false(next_packet(fixture, 1, &packet, frame));
         if (round == 0)
             psc_target_expire(fixture->target, 1 + RETRANSMIT);
