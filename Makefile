@@ -85,6 +85,10 @@ test-protocol: build ## Frames in, frames out: the core without DPDK
 test-softroce: build ## Real RoCE, real DPDK, in one visit to the bench
 	@$(PYTEST) tests/softroce
 
+.PHONY: perftest
+perftest: build ## perftest's ib_write_bw and ib_write_lat against our queue pairs; figures in build/faults/summary.json
+	@$(PYTEST) tests/perftest tests/softroce/test_perftest.py
+
 .PHONY: sanitize
 sanitize: build ## C unit tests and protocol tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@[ -f $(SANITIZE_DIR)/build.ninja ] || meson setup $(SANITIZE_DIR) dpdk_c \

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests import summary
 from tests.softroce import outside
 from tests.softroce.appliance import Appliance
 from tests.softroce.bench import PLACE_VARIABLE
@@ -45,8 +46,10 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """How long the bench took, and pytest's closing line there."""
+    """How long the bench took, and pytest's closing line there. Figures of the fault suites go into their file."""
     if VISIT in config.stash:
+        if figures := config.stash[VISIT].figures:
+            summary.merge(**figures)
         terminalreporter.section("soft-RoCE bench")
         terminalreporter.write_line(config.stash[VISIT].close())
 
