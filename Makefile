@@ -89,6 +89,7 @@ test-softroce: build ## Real RoCE, real DPDK, in one visit to the bench
 .PHONY: perftest
 perftest: build ## perftest's ib_write_bw and ib_write_lat against our queue pairs; figures in build/faults/summary.json
 	@$(PYTEST) tests/perftest tests/softroce/test_perftest.py
+
 # SEED=42: one run's trace. SEEDS=100000: so many runs. A violated rule fails either.
 .PHONY: sim
 sim: build ## A rack in one process with every fault: SEEDS=10000 runs, or the trace of one with SEED=42
