@@ -17,7 +17,7 @@ C_ROOMS: dict[str, set[str]] = {
     "stats": {"contract"},
     "io": {"contract", "roce", "core", "stats"},
     "ctl": {"contract", "roce", "core", "io", "stats", "arith"},  # arith: only to say which kernels run here
-    "sim": {"contract", "roce", "qp", "agg", "core"},
+    "sim": {"contract", "roce", "qp", "agg", "core"},  # a rack around the core: nobody includes it
     # every room but io; of ctl identity and spec alone
     "tests": {"contract", "roce", "qp", "arith", "agg", "core", "memory", "stats", "ctl"},
 }
