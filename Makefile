@@ -18,6 +18,7 @@ SANITIZE_DIR := $(BUILD)/dpdk_c-sanitize
 BIN := $(BUILD)/venv/bin
 DISTRIBUTIONS := client monitoring appliance
 PYTEST := $(BIN)/python -m pytest
+SEEDS ?= 10000
 
 # What an installed distribution is made from, beyond the Python files that it is linked to.
 INSTALL_INPUTS := $(wildcard $(DISTRIBUTIONS:=/pyproject.toml) appliance/*.py appliance/src/*/*build*.py dpdk_c/*/*.h)
@@ -89,14 +90,32 @@ test-softroce: build ## Real RoCE, real DPDK, in one visit to the bench
 softroce-faults: build ## The whole table of faults over soft-RoCE; figures in build/faults/summary.json
 	@$(PYTEST) tests/softroce/test_faults.py -m 'long or not long'
 
+.PHONY: perftest
+perftest: build ## perftest's ib_write_bw and ib_write_lat against our queue pairs; figures in build/faults/summary.json
+	@$(PYTEST) tests/perftest tests/softroce/test_perftest.py
+
+# SEED=42: one run's trace. SEEDS=100000: so many runs. A violated rule fails either.
+.PHONY: sim
+sim: build ## A rack in one process with every fault: SEEDS=10000 runs, or the trace of one with SEED=42
+ifdef SEED
+	@$(MESON_DIR)/sim/psc_sim --trace $(SEED)
+else
+	@$(BIN)/python -m tests.sim --seeds $(SEEDS)
+endif
+
+.PHONY: sim-long
+sim-long: build ## A million seeds; goes on where it was interrupted, while the commit is the same
+	@$(BIN)/python -m tests.sim --seeds 1000000 --resume $(BUILD)/faults/sim-long.json
+
 .PHONY: sanitize
-sanitize: build ## C unit tests and protocol tests under AddressSanitizer and UndefinedBehaviorSanitizer
+sanitize: build ## C unit tests, protocol tests and simulated racks under AddressSanitizer and UndefinedBehaviorSanitizer
 	@[ -f $(SANITIZE_DIR)/build.ninja ] || meson setup $(SANITIZE_DIR) dpdk_c \
 	    -Ddpdk=disabled -Db_sanitize=address,undefined -Db_lundef=false
 	ninja -C $(SANITIZE_DIR)
 	export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 	meson test -C $(SANITIZE_DIR) --print-errorlogs
 	LD_PRELOAD=$$(gcc -print-file-name=libasan.so) PSC_CORE_TEST_LIB=$(SANITIZE_DIR)/libpsc_core_test.so $(PYTEST) tests/protocol
+	PSC_SIM=$(SANITIZE_DIR)/sim/psc_sim $(BIN)/python -m tests.sim --seeds 500 --no-summary
 
 .PHONY: lint
 lint: build ## ruff, mypy and clang-format: nothing is changed

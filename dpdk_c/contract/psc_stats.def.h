@@ -49,7 +49,8 @@ struct psc_stats_header {
     uint32_t job_rows;
     uint32_t stopped;       /* 1 after a clean stop */
     uint64_t start_time_us; /* CLOCK_REALTIME */
-    uint64_t heartbeat_us;  /* CLOCK_REALTIME, renewed by the control core at least once a second */
+    uint64_t heartbeat_us;  /* CLOCK_REALTIME, renewed by the control thread at least once a second: old when
+                               the  control plane hangs, though lanes may live (see polls) */
     uint32_t lane_offset_bytes;
     uint32_t lane_stride_bytes;
     uint32_t job_offset_bytes;
@@ -57,7 +58,8 @@ struct psc_stats_header {
     uint64_t segment_bytes;
 };
 
-/* 512 bytes. Written by its lane alone. Bytes are Ethernet frame bytes without FCS. */
+/* 512 bytes. Written by its lane alone, but for the two that the EAL thread fetches from the port. Bytes are
+ * Ethernet frame bytes without FCS. */
 struct psc_lane_stats {
     uint64_t rx_packets;
     uint64_t rx_bytes;
@@ -78,7 +80,9 @@ struct psc_lane_stats {
     uint64_t drops[32];             /* by enum psc_drop */
     uint64_t cnps_sent;             /* congestion notifications: a request arrived with a CE mark */
     uint64_t cnps_received;         /* counted; they do not slow a QP down yet */
-    uint64_t reserved[14];
+    uint64_t rx_missed;  /* frames that the port dropped before the lane fetched them; by the EAL thread */
+    uint64_t rx_no_mbuf; /* times that the port found no mbuf to receive into; by the EAL thread */
+    uint64_t reserved[12];
 };
 
 /* 256 bytes. `generation` is odd while the control core changes the row's identity: read it, the row, and it

@@ -17,10 +17,6 @@ static bool attach(struct psc_lane *lane, struct psc_job *job)
 static void init_qp(const struct psc_lane *lane, struct psc_qp *qp, const struct psc_qp_spec *spec)
 {
     const struct psc_job_spec *job = &qp->job->spec;
-    const struct psc_region region = {.va_base = spec->va_base,
-                                      .rkey = spec->rkey,
-                                      .windows = job->op_count + 1,
-                                      .slot_bytes = job->pools[spec->pool].chunk_bytes};
 
     qp->state = PSC_QP_INIT;
     qp->spec = *spec;
@@ -33,7 +29,7 @@ static void init_qp(const struct psc_lane *lane, struct psc_qp *qp, const struct
                                  .udp_port = spec->udp_port,
                                  .dscp = lane->config.dscp,
                                  .dest_qpn = spec->peer_qpn};
-    psc_responder_init(&qp->responder, &region, job->mtu, spec->peer_start_psn);
+    psc_responder_init(&qp->responder, job->mtu, spec->peer_start_psn);
     psc_requester_init(&qp->requester, &lane->requester_config, qp->requester.ring, qp->requester.ring_size,
                        spec->start_psn);
 }

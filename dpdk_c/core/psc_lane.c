@@ -50,7 +50,8 @@ struct psc_lane *psc_lane_new(const struct psc_lane_config *config, const struct
     lane->requester_config = (struct psc_requester_config){.max_unacked_packets = config->max_unacked_packets,
                                                            .retries = config->retries,
                                                            .retransmit_ns = config->retransmit_ns,
-                                                           .progress_ns = config->progress_ns};
+                                                           .progress_ns = config->progress_ns,
+                                                           .immediates = true};
     lane->memory = *memory;
     lane->stats = stats;
     lane->zeros = (uint8_t *)lane + lane_bytes;

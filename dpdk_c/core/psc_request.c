@@ -21,7 +21,7 @@ static struct target target_of(const struct psc_qp *qp, const struct psc_packet 
 
     if (qp->responder.in_message || !(packet->row->flags & PSC_OPF_RETH))
         return (struct target){.window = UINT32_MAX, .round = current_round(qp)};
-    uint64_t offset = packet->va - qp->responder.region.va_base;
+    uint64_t offset = packet->va - qp->spec.va_base;
     struct target target = {.window = psc_va_window(offset), .round = psc_va_round(offset)};
     if (target.window >= 1 && target.window <= job->op_count)
         target.op = (enum psc_op)job->ops[target.window - 1];
@@ -57,6 +57,42 @@ static bool round_ok(const struct psc_qp *qp, const struct psc_packet *packet, c
     return true;
 }
 
+/* A contribution is made of 4-byte elements, and its immediate is its identity: one that ends without cannot
+ * be matched to the others'. */
+static bool form_ok(const struct psc_packet *packet, struct psc_refusal *refusal)
+{
+    uint16_t flags = packet->row->flags;
+
+    if ((flags & PSC_OPF_LAST) && !(flags & PSC_OPF_IMM))
+        return psc_refuse(refusal, PSC_FAULT_INVALID_REQUEST, PSC_RC_WRITE_LAST_IMM, packet->opcode);
+    if ((flags & PSC_OPF_FIRST) && (packet->dma_len == 0 || packet->dma_len % 4 != 0))
+        return psc_refuse(refusal, PSC_FAULT_INVALID_REQUEST, 4, packet->dma_len);
+    return true;
+}
+
+/* Rule 2, at FIRST and ONLY, for the whole message: the rkey, and an address that names the beginning of a
+ * slot (contract/psc_wire.h) or the probe, which is one MTU long and has no rounds. */
+static bool access_ok(const struct psc_qp *qp, const struct psc_packet *packet, struct psc_refusal *refusal)
+{
+    if (!(packet->row->flags & PSC_OPF_FIRST))
+        return true;
+    if (packet->rkey != qp->spec.rkey)
+        return psc_refuse(refusal, PSC_FAULT_REMOTE_ACCESS, qp->spec.rkey, packet->rkey);
+    /* Modulo 2^64: an address below the base has a huge window. */
+    uint64_t offset = packet->va - qp->spec.va_base;
+    uint32_t window = psc_va_window(offset);
+    if (window > qp->job->spec.op_count)
+        return psc_refuse(refusal, PSC_FAULT_REMOTE_ACCESS, qp->job->spec.op_count, window);
+    if (window == 0 && psc_va_round(offset) != 0)
+        return psc_refuse(refusal, PSC_FAULT_REMOTE_ACCESS, 0, psc_va_round(offset));
+    if (psc_va_byte(offset) != 0)
+        return psc_refuse(refusal, PSC_FAULT_REMOTE_ACCESS, 0, psc_va_byte(offset));
+    uint32_t range_bytes = window == 0 ? qp->responder.mtu_bytes : qp->pool->pool.shape.chunk_bytes;
+    if (packet->dma_len > range_bytes)
+        return psc_refuse(refusal, PSC_FAULT_REMOTE_ACCESS, range_bytes, packet->dma_len);
+    return true;
+}
+
 /* Rule 4, at LAST and ONLY. */
 static bool immediate_ok(const struct psc_qp *qp, const struct psc_packet *packet,
                          const struct target *target, struct psc_refusal *refusal)
@@ -81,8 +117,9 @@ static bool request_ok(const struct psc_qp *qp, const struct psc_packet *packet,
     return psc_responder_sequence_ok(responder, packet, refusal) &&
            psc_responder_operation_ok(packet, refusal) &&
            round_ok(qp, packet, target, refusal) &&
+           form_ok(packet, refusal) &&
            psc_responder_lengths_ok(responder, packet, refusal) &&
-           psc_responder_access_ok(responder, packet, refusal) &&
+           access_ok(qp, packet, refusal) &&
            immediate_ok(qp, packet, target, refusal);
     /* clang-format on */
 }

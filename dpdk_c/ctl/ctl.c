@@ -1,6 +1,6 @@
 /* Start and stop of the data plane. EAL gets a thread of its own, because it pins the thread that starts it
- * and because the same thread must stop it; between the two that thread renews the heartbeat of the
- * statistics. */
+ * and because the same thread must stop it; between the two that thread fetches what the ports
+ * have lost. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@ _Static_assert((int)PSC_CTL_EAL == PSC_IO_EAL && (int)PSC_CTL_LANE_CORE == PSC_I
                    (int)PSC_CTL_MTU_TOO_SMALL == PSC_IO_MTU_TOO_SMALL && (int)PSC_CTL_MEMORY == PSC_IO_MEMORY,
                "codes of ctl/ and io/");
 
-#define HEARTBEAT_NS 500000000
+#define WATCH_NS 500000000
 
 struct psc_ctl psc_ctl = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
@@ -74,16 +74,16 @@ static void set_state(int state)
     pthread_mutex_unlock(&psc_ctl.lock);
 }
 
-/* Renews the heartbeat until the control thread wishes `wish`. */
-static void beat_until(int wish)
+/* Fetches losses until the control thread wishes `wish`. */
+static void watch_until(int wish)
 {
     pthread_mutex_lock(&psc_ctl.lock);
     while ((int)psc_ctl.eal_wish < wish) {
         struct timespec until;
 
-        psc_segment_heartbeat(psc_ctl.segment);
+        psc_io_fetch_losses(psc_ctl.io);
         clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += HEARTBEAT_NS;
+        until.tv_nsec += WATCH_NS;
         if (until.tv_nsec >= 1000000000) {
             until.tv_sec++;
             until.tv_nsec -= 1000000000;
@@ -107,10 +107,10 @@ static void *eal_main(void *unused)
         return NULL;
     }
     set_state(PSC_EAL_RUNNING);
-    beat_until(PSC_EAL_STOP_LANES);
-    psc_io_stop_lanes(psc_ctl.io);
-    set_state(PSC_EAL_LANES_STOPPED);
-    beat_until(PSC_EAL_CLOSE);
+    watch_until(PSC_EAL_STOP);
+    psc_io_stop(psc_ctl.io);
+    set_state(PSC_EAL_STOPPED);
+    watch_until(PSC_EAL_CLOSE);
     psc_io_close(psc_ctl.io);
     psc_ctl.io = NULL;
     return NULL;
@@ -199,6 +199,12 @@ enum psc_ctl_code psc_ctl_start(const struct psc_ctl_config *config, char *text)
     return code;
 }
 
+void psc_ctl_heartbeat(void)
+{
+    if (psc_ctl.segment != NULL)
+        psc_segment_heartbeat(psc_ctl.segment);
+}
+
 static void wish(int what)
 {
     pthread_mutex_lock(&psc_ctl.lock);
@@ -211,9 +217,9 @@ void psc_ctl_stop(void)
 {
     if (psc_ctl.io == NULL)
         return;
-    wish(PSC_EAL_STOP_LANES);
+    wish(PSC_EAL_STOP);
     pthread_mutex_lock(&psc_ctl.lock);
-    while (psc_ctl.eal_state != PSC_EAL_LANES_STOPPED)
+    while (psc_ctl.eal_state != PSC_EAL_STOPPED)
         pthread_cond_wait(&psc_ctl.changed, &psc_ctl.lock);
     pthread_mutex_unlock(&psc_ctl.lock);
     for (uint32_t i = 0; i < psc_ctl.config.max_jobs; i++)

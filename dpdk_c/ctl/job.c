@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "psc_ctl_internal.h"
+#include "psc_spec.h"
 
 _Static_assert((int)PSC_CTL_EVENT_CONNECTED == PSC_EVENT_CONNECTED &&
                    (int)PSC_CTL_EVENT_PROBED == PSC_EVENT_PROBED &&
@@ -74,15 +75,6 @@ void psc_ctl_entry_free(struct psc_ctl_entry *entry)
     memset(entry, 0, sizeof *entry);
 }
 
-static bool spec_is_sane(const struct psc_ctl_job *spec)
-{
-    if (spec->lane >= psc_ctl.config.lane_count || spec->world_size == 0 || spec->world_size > PSC_MAX_RANKS)
-        return false;
-    if (spec->pool_count == 0 || spec->pool_count > PSC_MAX_POOLS || spec->op_count > PSC_MAX_OPS)
-        return false;
-    return memchr(spec->name, '\0', sizeof spec->name) != NULL;
-}
-
 /* Our ends of an epoch's QPs. NULL: the lane has no QPNs left. */
 static struct psc_ctl_qp *make_qps(const struct psc_ctl_entry *entry)
 {
@@ -130,7 +122,8 @@ static enum psc_ctl_code undo_open(struct psc_ctl_entry *entry, enum psc_ctl_cod
     return code;
 }
 
-enum psc_ctl_code psc_ctl_job_open(const struct psc_ctl_job *spec, uint32_t *job, struct psc_ctl_qp *qps)
+enum psc_ctl_code psc_ctl_job_open(const struct psc_ctl_job *spec, uint32_t *job, struct psc_ctl_qp *qps,
+                                   char *text)
 {
     struct psc_job_row_identity identity = {spec->name, spec->world_size, spec->epoch, spec->lane};
     struct psc_command attach = {.kind = PSC_CMD_ATTACH};
@@ -138,7 +131,7 @@ enum psc_ctl_code psc_ctl_job_open(const struct psc_ctl_job *spec, uint32_t *job
 
     if (psc_ctl.io == NULL)
         return PSC_CTL_STATE;
-    if (!spec_is_sane(spec))
+    if (!psc_ctl_spec_check(spec, psc_ctl.config.lane_count, text))
         return PSC_CTL_ARGUMENT;
     entry = free_entry();
     if (entry == NULL)

@@ -4,7 +4,7 @@
  * includes psc_ctl.h. All functions are called by one thread, the control thread; none of them blocks on a
  * lane. Codes are enum psc_ctl_code; Python has one function that turns them into exceptions. */
 
-#define PSC_CTL_VERSION    2
+#define PSC_CTL_VERSION    3
 #define PSC_CTL_MAX_PORTS  4
 #define PSC_CTL_MAX_LANES  16
 #define PSC_CTL_MAX_POOLS  8
@@ -141,8 +141,8 @@ struct psc_ctl_port_status {
     char driver[64];
     uint8_t mac[6];
     uint8_t link_up;
-    uint8_t reserved;
-    uint32_t link_mtu; /* 0: the device does not say */
+    uint8_t lends_payload; /* 1: results are sent from their slots, 0: copied, for the driver may keep them */
+    uint32_t link_mtu;     /* 0: the device does not say */
     uint32_t roce_mtu;
 };
 
@@ -161,11 +161,16 @@ const char *psc_ctl_library_version(void);
 /* Starts EAL, ports and lanes in a thread of its own and waits for the outcome. On failure `text` (of
  * PSC_CTL_TEXT_BYTES) gets one sentence without its full stop. */
 enum psc_ctl_code psc_ctl_start(const struct psc_ctl_config *config, char *text);
-/* Stops lanes, frees jobs, closes ports, marks the statistics as stopped. */
+/* Renews the statistics' heartbeat; at least once a second, by the loop that serves the control plane: then
+ * an old heartbeat says that this loop hangs. */
+void psc_ctl_heartbeat(void);
+/* Stops lanes, closes ports, frees jobs, marks the statistics as stopped. */
 void psc_ctl_stop(void);
 
-/* Opens a job on a lane: reserves its slots and QPNs. qps[pool * world_size + rank] get our ends. */
-enum psc_ctl_code psc_ctl_job_open(const struct psc_ctl_job *spec, uint32_t *job, struct psc_ctl_qp *qps);
+/* Opens a job on a lane: reserves its slots and QPNs. qps[pool * world_size + rank] get our ends. With
+ * PSC_CTL_ARGUMENT, `text` (of PSC_CTL_TEXT_BYTES) gets one sentence without its full stop. */
+enum psc_ctl_code psc_ctl_job_open(const struct psc_ctl_job *spec, uint32_t *job, struct psc_ctl_qp *qps,
+                                   char *text);
 /* Answered by CONNECTED, FAULT or REJECTED, or by an ENDED that was under way. Rejected is, among others, a
  * `received` of more rounds than are complete or fewer than the worker's QP has acknowledged, and every rank
  * that has left or is dead. */

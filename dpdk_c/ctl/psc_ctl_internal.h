@@ -1,5 +1,5 @@
-/* ctl/'s own state. One control thread calls everything; the EAL thread only starts, renews the heartbeat and
- * stops. */
+/* ctl/'s own state. One control thread calls everything; the EAL thread only starts, fetches what ports have
+ * lost, and stops. */
 #ifndef PSC_CTL_INTERNAL_H
 #define PSC_CTL_INTERNAL_H
 
@@ -42,8 +42,8 @@ struct psc_ctl {
     pthread_t eal_thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    enum { PSC_EAL_STARTING, PSC_EAL_RUNNING, PSC_EAL_FAILED, PSC_EAL_LANES_STOPPED } eal_state;
-    enum { PSC_EAL_RUN, PSC_EAL_STOP_LANES, PSC_EAL_CLOSE } eal_wish;
+    enum { PSC_EAL_STARTING, PSC_EAL_RUNNING, PSC_EAL_FAILED, PSC_EAL_STOPPED } eal_state;
+    enum { PSC_EAL_RUN, PSC_EAL_STOP, PSC_EAL_CLOSE } eal_wish;
     struct psc_io_error error;
 };
 

@@ -18,6 +18,7 @@ enum psc_ctl_code psc_ctl_port_status(uint32_t port, struct psc_ctl_port_status 
     snprintf(status->driver, sizeof status->driver, "%s", info.driver);
     memcpy(status->mac, info.mac.b, sizeof status->mac);
     status->link_up = info.link_up ? 1 : 0;
+    status->lends_payload = info.lends_payload ? 1 : 0;
     status->link_mtu = info.link_mtu;
     status->roce_mtu = info.roce_mtu;
     return PSC_CTL_OK;

@@ -9,7 +9,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* Ports, then lanes on them, then the ports start: a lane's mempools are what the port receives into. */
+/* Ports, then lanes on them, then the ports start: a lane's mempool is what the port receives into. */
 static bool make_all(struct psc_io *io, const struct psc_io_config *config,
                      struct psc_lane_stats *const stats[], struct psc_io_error *error)
 {
@@ -31,6 +31,9 @@ static bool make_all(struct psc_io *io, const struct psc_io_config *config,
     }
     for (uint32_t i = 0; i < io->port_count; i++)
         if (!psc_io_port_start(&io->ports[i], io->lanes[i].rx_mempool, io->lanes[i].socket, error))
+            return false;
+    for (uint32_t i = 0; i < io->lane_count; i++)
+        if (!psc_io_lane_init_tx(&io->lanes[i], i, config, error))
             return false;
     return true;
 }
@@ -56,26 +59,37 @@ struct psc_io *psc_io_start(const struct psc_io_config *config, struct psc_lane_
     return io;
 }
 
-void psc_io_stop_lanes(struct psc_io *io)
+void psc_io_stop(struct psc_io *io)
 {
-    if (!io->running)
-        return;
     for (uint32_t i = 0; i < io->lane_count; i++)
         __atomic_store_n(&io->lanes[i].stop, 1, __ATOMIC_RELEASE);
     /* EAL must not be cleaned up, nor a job freed, while a lane polls. */
-    rte_eal_mp_wait_lcore();
+    if (io->running)
+        rte_eal_mp_wait_lcore();
+    io->running = false;
     for (uint32_t i = 0; i < io->port_count; i++)
-        psc_io_port_stop(&io->ports[i]);
+        psc_io_port_close(&io->ports[i]);
+    io->port_count = 0;
     for (uint32_t i = 0; i < io->lane_count; i++)
         psc_io_tx_drop(&io->lanes[i].tx);
-    io->running = false;
+}
+
+void psc_io_fetch_losses(struct psc_io *io)
+{
+    struct rte_eth_stats port;
+
+    if (!io->running)
+        return;
+    for (uint32_t i = 0; i < io->lane_count; i++)
+        if (rte_eth_stats_get(io->lanes[i].port->port_id, &port) == 0) {
+            io->lanes[i].stats->rx_missed = port.imissed;
+            io->lanes[i].stats->rx_no_mbuf = port.rx_nombuf;
+        }
 }
 
 void psc_io_close(struct psc_io *io)
 {
-    psc_io_stop_lanes(io);
-    for (uint32_t i = 0; i < io->port_count; i++)
-        psc_io_port_close(&io->ports[i]);
+    psc_io_stop(io);
     for (uint32_t i = 0; i < io->lane_count; i++)
         psc_io_lane_free(&io->lanes[i]);
     if (io->eal_started)
@@ -113,8 +127,12 @@ void psc_io_port_info(const struct psc_io *io, uint32_t port, struct psc_io_port
     struct rte_eth_dev_info device;
     struct rte_eth_link link = {0};
 
-    *info = (struct psc_io_port_info){
-        .devargs = p->devargs, .driver = "", .mac = p->mac, .link_mtu = p->link_mtu, .roce_mtu = p->roce_mtu};
+    *info = (struct psc_io_port_info){.devargs = p->devargs,
+                                      .driver = "",
+                                      .mac = p->mac,
+                                      .link_mtu = p->link_mtu,
+                                      .roce_mtu = p->roce_mtu,
+                                      .lends_payload = p->lends_payload};
     if (rte_eth_dev_info_get(p->port_id, &device) == 0)
         info->driver = device.driver_name;
     if (rte_eth_link_get_nowait(p->port_id, &link) == 0)

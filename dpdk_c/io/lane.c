@@ -18,24 +18,49 @@
 
 /* ---- Time ---- */
 
+static uint64_t kernel_ns(clockid_t which)
+{
+    struct timespec now;
+
+    clock_gettime(which, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* Takes the kernel's time again, unless we were paused meanwhile: then false, and the next time will do.
+ * Between two of these the TSC's error of some 10^-5 adds up. NTP slews CLOCK_MONOTONIC and CLOCK_REALTIME
+ * alike, so their difference stays good until someone sets the clock. */
+static bool clock_align(struct psc_io_clock *clock)
+{
+    uint64_t begin = rte_rdtsc();
+    uint64_t ns = kernel_ns(CLOCK_MONOTONIC);
+    uint64_t end = rte_rdtsc();
+
+    if (end - begin > rte_get_tsc_hz() / 10000)
+        return false;
+    clock->ns_base = ns;
+    clock->tsc_base = end;
+    return true;
+}
+
 /* Returns CLOCK_REALTIME minus our clock, for times in the statistics. */
 static uint64_t clock_init(struct psc_io_clock *clock)
 {
-    struct timespec monotonic, realtime;
+    uint64_t realtime_ns;
 
-    clock_gettime(CLOCK_MONOTONIC, &monotonic);
-    clock_gettime(CLOCK_REALTIME, &realtime);
-    clock->tsc_base = rte_rdtsc();
-    clock->ns_base = (uint64_t)monotonic.tv_sec * 1000000000u + (uint64_t)monotonic.tv_nsec;
+    do
+        realtime_ns = kernel_ns(CLOCK_REALTIME);
+    while (!clock_align(clock));
     clock->ns_per_tick_q32 = (uint64_t)(((unsigned __int128)1000000000u << 32) / rte_get_tsc_hz());
-    return (uint64_t)realtime.tv_sec * 1000000000u + (uint64_t)realtime.tv_nsec - clock->ns_base;
+    return realtime_ns - clock->ns_base;
 }
 
-static uint64_t clock_now_ns(const struct psc_io_clock *clock)
+static uint64_t clock_now_ns(struct psc_io_clock *clock)
 {
     unsigned __int128 ticks = rte_rdtsc() - clock->tsc_base;
+    uint64_t ns = clock->ns_base + (uint64_t)(ticks * clock->ns_per_tick_q32 >> 32);
 
-    return clock->ns_base + (uint64_t)(ticks * clock->ns_per_tick_q32 >> 32);
+    clock->last_ns = RTE_MAX(clock->last_ns, ns);
+    return clock->last_ns;
 }
 
 /* ---- Commands and events ---- */
@@ -100,8 +125,10 @@ static uint32_t as_frames(struct psc_io_lane *lane, struct rte_mbuf **mbufs, uin
 static void housekeeping(struct psc_io_lane *lane, uint64_t now_ns)
 {
     lane->next_housekeeping_ns = now_ns + PSC_IO_HOUSEKEEPING_NS;
-    /* A NIC gives transmitted mbufs back when it needs descriptors; slots should be free sooner. */
-    rte_eth_tx_done_cleanup(lane->tx.port_id, lane->tx.queue, 0);
+    /* A NIC gives transmitted mbufs back when it needs descriptors; slots must be free sooner. */
+    if (lane->port->gives_back)
+        rte_eth_tx_done_cleanup(lane->tx.port_id, lane->tx.queue, 0);
+    clock_align(&lane->clock);
     lane->stats->mbufs_in_use = psc_io_lane_mbufs(lane);
 }
 
@@ -189,8 +216,14 @@ static bool make_buffers(struct psc_io_lane *lane, uint32_t number)
     lane->commands =
         make_ring("commands", number, sizeof(struct psc_command), COMMAND_RING_ENTRIES, lane->socket);
     lane->events = make_ring("events", number, sizeof(struct psc_io_event), EVENT_RING_ENTRIES, lane->socket);
-    return lane->rx_mempool != NULL && lane->commands != NULL && lane->events != NULL &&
-           psc_io_tx_init(&lane->tx, lane->port, number, lane->socket);
+    return lane->rx_mempool != NULL && lane->commands != NULL && lane->events != NULL;
+}
+
+static bool no_buffers(uint32_t number, const struct psc_io_config *config, struct psc_io_error *error)
+{
+    return psc_io_fail(error, PSC_IO_MEMORY,
+                       "lane %u cannot get its packet buffers from the %u MiB of memory.memory_mib: raise it",
+                       number, config->memory_mib);
 }
 
 /* lane->stats, port, event_fd and lcore have been set by the caller. */
@@ -207,16 +240,19 @@ bool psc_io_lane_init(struct psc_io_lane *lane, uint32_t number, const struct ps
     lane_config.port = 0;
     lane_config.realtime_offset_ns = clock_init(&lane->clock);
     if (!make_buffers(lane, number))
-        return psc_io_fail(
-            error, PSC_IO_MEMORY,
-            "lane %u cannot get its packet buffers from the %u MiB of memory.memory_mib: raise it", number,
-            config->memory_mib);
+        return no_buffers(number, config, error);
     lane->lane = psc_lane_new(&lane_config, &lane->memory, lane->stats);
     if (lane->lane == NULL)
         return psc_io_fail(error, PSC_IO_MEMORY,
                            "lane %u cannot get its tables from the %u MiB of memory.memory_mib: raise it",
                            number, config->memory_mib);
     return true;
+}
+
+bool psc_io_lane_init_tx(struct psc_io_lane *lane, uint32_t number, const struct psc_io_config *config,
+                         struct psc_io_error *error)
+{
+    return psc_io_tx_init(&lane->tx, lane->port, number, lane->socket) || no_buffers(number, config, error);
 }
 
 void psc_io_lane_free(struct psc_io_lane *lane)

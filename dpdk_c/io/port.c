@@ -70,8 +70,8 @@ static uint32_t largest_roce_mtu(uint32_t link_mtu)
     return mtu >= 256 ? mtu : 0;
 }
 
-/* A device without a kernel interface is told the MTU. That it cannot be told is not an error: rings, memif
- * and net_null carry what their buffers hold. */
+/* A device without a kernel interface is told the MTU. That it cannot be told is not an error: rings
+ * and memif carry what their buffers hold. */
 static uint32_t set_device_mtu(struct psc_io_port *port, uint32_t wanted)
 {
     for (uint32_t mtu = wanted != 0 ? wanted : 4096; mtu >= 256; mtu /= 2) {
@@ -137,8 +137,14 @@ bool psc_io_port_open(struct psc_io_port *port, const struct psc_io_config *conf
     rc = rte_eth_dev_info_get(port->port_id, &info);
     if (rc != 0)
         return setup_failed(port, "rte_eth_dev_info_get", rc, error);
-    /* Emits are chains of three segments. */
-    eth_config.txmode.offloads = info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
+    /* Emits are chains of three segments. Measured with 22.11: af_packet, ring, memif and tap take chains,
+     * null and pcap do not say that they do. */
+    if ((info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS) == 0)
+        return psc_io_fail(error, PSC_IO_PORT_SETUP,
+                           "device \"%s\" cannot be used: its driver %s does not send frames of several "
+                           "segments (RTE_ETH_TX_OFFLOAD_MULTI_SEGS), choose another device",
+                           port->devargs, info.driver_name);
+    eth_config.txmode.offloads = RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
     rc = rte_eth_dev_configure(port->port_id, 1, 1, &eth_config);
     if (rc != 0)
         return setup_failed(port, "rte_eth_dev_configure", rc, error);
@@ -152,30 +158,54 @@ bool psc_io_port_open(struct psc_io_port *port, const struct psc_io_config *conf
     return choose_mtu(port, &info, config->roce_mtu, error);
 }
 
+/* The driver is asked to report every frame as sent, for one that reports each 32nd keeps up to 31 of a lane
+ * that has fallen silent. One that does not take that gets its own default. */
+static int setup_tx_queue(struct psc_io_port *port, int socket)
+{
+    struct rte_eth_txconf each = {.tx_rs_thresh = 1};
+    int rc = rte_eth_tx_queue_setup(port->port_id, 0, port->tx_ring_packets, (unsigned)socket, &each);
+
+    port->gives_back = rc == 0;
+    if (rc == 0)
+        return 0;
+    return rte_eth_tx_queue_setup(port->port_id, 0, port->tx_ring_packets, (unsigned)socket, NULL);
+}
+
+/* Lending a slot's payload wants a port that lets go of it without another frame to send: else the slot may
+ * stay held for ever, its next contribution is refused until the worker's retries are used up, and nothing is
+ * sent that would free it. So either the driver gives mbufs back when asked, or it is done with them when it
+ * has taken them (measured with 22.11: af_packet has copied the frame and holds no mbuf), or we copy. */
+static void choose_payload(struct psc_io_port *port, const char *driver)
+{
+    port->gives_back = port->gives_back && rte_eth_tx_done_cleanup(port->port_id, 0, 0) >= 0;
+    port->lends_payload = port->gives_back || strcmp(driver, "net_af_packet") == 0;
+}
+
 bool psc_io_port_start(struct psc_io_port *port, struct rte_mempool *rx_mempool, int socket,
                        struct psc_io_error *error)
 {
+    struct rte_eth_dev_info info;
     int rc =
         rte_eth_rx_queue_setup(port->port_id, 0, port->rx_ring_packets, (unsigned)socket, NULL, rx_mempool);
 
     if (rc != 0)
         return setup_failed(port, "rte_eth_rx_queue_setup", rc, error);
-    rc = rte_eth_tx_queue_setup(port->port_id, 0, port->tx_ring_packets, (unsigned)socket, NULL);
+    rc = setup_tx_queue(port, socket);
     if (rc != 0)
         return setup_failed(port, "rte_eth_tx_queue_setup", rc, error);
     rc = rte_eth_dev_start(port->port_id);
     if (rc != 0)
         return setup_failed(port, "rte_eth_dev_start", rc, error);
+    rc = rte_eth_dev_info_get(port->port_id, &info);
+    if (rc != 0)
+        return setup_failed(port, "rte_eth_dev_info_get", rc, error);
+    choose_payload(port, info.driver_name);
     return true;
 }
 
 /* Neither can be helped when it fails: the process is on its way out. */
-void psc_io_port_stop(struct psc_io_port *port)
-{
-    (void)rte_eth_dev_stop(port->port_id);
-}
-
 void psc_io_port_close(struct psc_io_port *port)
 {
+    (void)rte_eth_dev_stop(port->port_id);
     (void)rte_eth_dev_close(port->port_id);
 }

@@ -50,10 +50,12 @@ struct psc_io_port_info {
     uint32_t link_mtu; /* Ethernet payload; 0: the device does not say */
     uint32_t roce_mtu;
     bool link_up;
+    bool lends_payload; /* results are sent from their slots; false: the driver cannot say when, so they are
+                           copied */
 };
 
-/* An event of a lane, or a command that the lane could not execute (then only kind, tag, job, pool and rank
- * of the command are meaningful). */
+/* An event of a lane, or a command that the lane could not execute (then only job, pool and rank are
+ * meaningful, and they are the command's). */
 struct psc_io_event {
     struct psc_event event;
     uint32_t rejected;      /* 1: not an event but a command refused by psc_lane_apply */
@@ -67,10 +69,13 @@ struct psc_io;
  * after a failure. `stats[i]` is lane i's block. NULL: *error says why. */
 struct psc_io *psc_io_start(const struct psc_io_config *config, struct psc_lane_stats *const stats[],
                             struct psc_io_error *error);
-/* Ends the lane loops and stops the ports; afterwards neither a lane nor an mbuf touches a job, and jobs may
+/* Ends the lane loops and closes the ports; afterwards neither a lane nor an mbuf touches a job, and jobs may
  * be freed. */
-void psc_io_stop_lanes(struct psc_io *io);
-/* Closes ports, frees everything and cleans up EAL. Jobs must have been freed. */
+void psc_io_stop(struct psc_io *io);
+/* Fetches what the ports have lost into the lanes' statistics. By the thread that started: a NIC's counters
+ * may cost system calls, which a lane does not make. */
+void psc_io_fetch_losses(struct psc_io *io);
+/* Frees everything and cleans up EAL, and with it the memory of jobs: they must have been freed. */
 void psc_io_close(struct psc_io *io);
 
 /* ---- Called by the one control thread. ---- */

@@ -26,23 +26,27 @@ struct psc_io_port {
     uint32_t link_mtu;
     uint32_t roce_mtu;
     uint16_t rx_ring_packets, tx_ring_packets; /* as the driver has adjusted them */
+    bool gives_back;                           /* transmitted mbufs come back when they are asked for */
+    bool lends_payload; /* a slot's payload may be sent where it lies, else it is copied */
 };
 
 /* CLOCK_MONOTONIC's nanoseconds from the TSC: clock_gettime would be a system call where the kernel does not
- * trust the TSC. Written at start. */
+ * trust the TSC. Written at start, then by the lane. */
 struct psc_io_clock {
     uint64_t tsc_base;
     uint64_t ns_base;
     uint64_t ns_per_tick_q32;
+    uint64_t last_ns; /* the clock never goes back */
 };
 
 /* The transmit side of a lane. Mbufs are in stock before emits are asked for, so an emit is never lost for
  * want of one. Written by the lane alone. */
 struct psc_io_tx {
     uint16_t port_id, queue;
-    struct rte_mempool *header_mempool; /* headers and trailers: small direct mbufs */
-    struct rte_mempool
-        *payload_mempool; /* no room of their own; private area holds the shared info of a slot */
+    struct rte_mempool *header_mempool;  /* headers and trailers: small direct mbufs */
+    struct rte_mempool *payload_mempool; /* lent payload: no room of their own, the private area holds the
+                                            shared info of a slot; copied payload: one frame's room */
+    bool lends_payload;
     struct rte_mbuf *headers[2 * PSC_IO_BURST];
     uint32_t header_count;
     struct rte_mbuf *payloads[PSC_IO_BURST];
@@ -97,14 +101,16 @@ bool psc_io_port_open(struct psc_io_port *port, const struct psc_io_config *conf
                       struct psc_io_error *error);
 bool psc_io_port_start(struct psc_io_port *port, struct rte_mempool *rx_mempool, int socket,
                        struct psc_io_error *error);
-/* Gives back every mbuf that the port still holds. */
-void psc_io_port_stop(struct psc_io_port *port);
+/* Stops it and gives back every mbuf that it still holds: DPDK promises that of a close, not of a stop. */
 void psc_io_port_close(struct psc_io_port *port);
 
 /* lane.c */
 bool psc_io_lane_init(struct psc_io_lane *lane, uint32_t number, const struct psc_io_config *config,
                       struct psc_io_error *error);
 void psc_io_lane_free(struct psc_io_lane *lane);
+/* Once the port has started: what a lane sends with depends on what the port does with it. */
+bool psc_io_lane_init_tx(struct psc_io_lane *lane, uint32_t number, const struct psc_io_config *config,
+                         struct psc_io_error *error);
 int psc_io_lane_main(void *lane);
 uint32_t psc_io_lane_mbufs(const struct psc_io_lane *lane);
 

@@ -1,5 +1,6 @@
-/* Emits into mbufs: a header mbuf, the slot's payload attached where it lies, a trailer with the ICRC,
- * chained. Runs on the lane's core only. Step of the story: "one header per worker -> burst sent". */
+/* Emits into mbufs: a header mbuf, the slot's payload attached where it lies (or copied, for a port that may
+ * keep it), a trailer with the ICRC, chained. Runs on the lane's core only. Step of the story: "one header
+ * per worker -> burst sent". */
 #include "psc_io_internal.h"
 
 #include <stdio.h>
@@ -12,15 +13,17 @@ bool psc_io_tx_init(struct psc_io_tx *tx, const struct psc_io_port *port, uint32
 {
     /* Every descriptor of the port may hold one, and a stock, a burst and the caches must still be full. */
     uint32_t count = port->tx_ring_packets + 4u * PSC_IO_BURST + 4u * MEMPOOL_CACHE;
+    uint16_t payload_room = port->lends_payload ? 0 : RTE_PKTMBUF_HEADROOM + PSC_IO_RX_ROOM;
     char name[RTE_MEMPOOL_NAMESIZE];
 
+    tx->lends_payload = port->lends_payload;
     tx->port_id = port->port_id;
     snprintf(name, sizeof name, "psc_header_%u", lane);
     tx->header_mempool = rte_pktmbuf_pool_create(name, count, MEMPOOL_CACHE, 0, HEADER_ROOM, socket);
     snprintf(name, sizeof name, "psc_payload_%u", lane);
     tx->payload_mempool = rte_pktmbuf_pool_create(
         name, count, MEMPOOL_CACHE, RTE_ALIGN(sizeof(struct rte_mbuf_ext_shared_info), RTE_MBUF_PRIV_ALIGN),
-        0, socket);
+        payload_room, socket);
     return tx->header_mempool != NULL && tx->payload_mempool != NULL;
 }
 
@@ -82,12 +85,20 @@ static struct rte_mbuf *attach_payload(struct psc_io_tx *tx, const struct psc_em
     return m;
 }
 
-static struct rte_mbuf *copy_bytes(struct psc_io_tx *tx, const uint8_t *bytes, uint32_t count)
+static struct rte_mbuf *fill(struct rte_mbuf *m, const uint8_t *bytes, uint32_t count)
 {
-    struct rte_mbuf *m = tx->headers[--tx->header_count];
-
     memcpy(rte_pktmbuf_mtod(m, void *), bytes, count);
     m->data_len = (uint16_t)count;
+    return m;
+}
+
+/* A payload is one path MTU or the answer to a frame that we have received: it fits. The slot is free at
+ * once. */
+static struct rte_mbuf *copy_payload(struct psc_io_tx *tx, const struct psc_emit *emit)
+{
+    struct rte_mbuf *m = fill(tx->payloads[--tx->payload_count], emit->payload, emit->payload_bytes);
+
+    release_hold(NULL, emit->hold);
     return m;
 }
 
@@ -110,11 +121,11 @@ void psc_io_tx_add(struct psc_io_tx *tx, const struct psc_emit *emit)
     struct rte_mbuf *first = NULL, *last = NULL;
 
     if (emit->header_bytes > 0)
-        chain(&first, &last, copy_bytes(tx, emit->header, emit->header_bytes));
+        chain(&first, &last, fill(tx->headers[--tx->header_count], emit->header, emit->header_bytes));
     if (emit->payload_bytes > 0)
-        chain(&first, &last, attach_payload(tx, emit));
+        chain(&first, &last, tx->lends_payload ? attach_payload(tx, emit) : copy_payload(tx, emit));
     if (emit->trailer_bytes > 0)
-        chain(&first, &last, copy_bytes(tx, emit->trailer, emit->trailer_bytes));
+        chain(&first, &last, fill(tx->headers[--tx->header_count], emit->trailer, emit->trailer_bytes));
     if (first == NULL)
         return;
     if (tx->pending_begin == tx->pending_end)

@@ -54,14 +54,15 @@ void psc_requester_ready(struct psc_requester *requester, uint32_t packets, uint
     requester->ready_psn = psc_psn_add(requester->ready_psn, packets);
 }
 
-static uint8_t write_opcode(const struct psc_message *message, uint32_t index)
+static uint8_t write_opcode(const struct psc_message *message, uint32_t index, bool immediate)
 {
     bool first = index == 0;
-    bool last = index == message->packets - 1;
 
-    if (first)
-        return last ? PSC_RC_WRITE_ONLY_IMM : PSC_RC_WRITE_FIRST;
-    return last ? PSC_RC_WRITE_LAST_IMM : PSC_RC_WRITE_MIDDLE;
+    if (index < message->packets - 1)
+        return first ? PSC_RC_WRITE_FIRST : PSC_RC_WRITE_MIDDLE;
+    if (immediate)
+        return first ? PSC_RC_WRITE_ONLY_IMM : PSC_RC_WRITE_LAST_IMM;
+    return first ? PSC_RC_WRITE_ONLY : PSC_RC_WRITE_LAST;
 }
 
 /* Peers acknowledge only what asks for it: ask at every message's end, when nothing more is ready (a
@@ -91,7 +92,7 @@ bool psc_requester_next(struct psc_requester *requester, uint64_t now_ns, struct
     *sending = (struct psc_sending){.message = message,
                                     .index = index,
                                     .psn = psn,
-                                    .opcode = write_opcode(message, index),
+                                    .opcode = write_opcode(message, index, requester->config->immediates),
                                     .again = psn != requester->fresh_psn};
     sending->ack_req = wants_ack(requester, sending);
 

@@ -21,6 +21,7 @@ struct psc_requester_config {
     uint32_t retries;       /* time-outs in a row that are answered by sending again */
     uint64_t retransmit_ns; /* from the last progress, while an AckReq packet is outstanding */
     uint64_t progress_ns;   /* without any progress this long: exhausted, whatever the retries */
+    bool immediates;        /* every message ends with one */
 };
 
 /* PSNs in stream order: unacked <= cursor <= fresh <= ready <= posted. Written by the functions below alone.

@@ -4,11 +4,9 @@
 
 #include "psc_psn.h"
 
-void psc_responder_init(struct psc_responder *responder, const struct psc_region *region, uint32_t mtu_bytes,
-                        uint32_t expected_psn)
+void psc_responder_init(struct psc_responder *responder, uint32_t mtu_bytes, uint32_t expected_psn)
 {
-    *responder =
-        (struct psc_responder){.region = *region, .mtu_bytes = mtu_bytes, .expected_psn = expected_psn};
+    *responder = (struct psc_responder){.mtu_bytes = mtu_bytes, .expected_psn = expected_psn};
 }
 
 static void owe(struct psc_responder *responder, enum psc_reply reply)
@@ -58,8 +56,6 @@ static bool first_lengths_ok(const struct psc_responder *responder, const struct
 {
     bool only = packet->row->flags & PSC_OPF_LAST;
 
-    if (packet->dma_len == 0 || packet->dma_len % 4 != 0) /* elements are 4 bytes */
-        return psc_refuse(refusal, PSC_FAULT_INVALID_REQUEST, 4, packet->dma_len);
     if (only ? packet->dma_len > responder->mtu_bytes : packet->dma_len <= responder->mtu_bytes)
         return psc_refuse(refusal, PSC_FAULT_INVALID_REQUEST, responder->mtu_bytes, packet->dma_len);
     uint32_t due_bytes = only ? packet->dma_len : responder->mtu_bytes;
@@ -85,38 +81,8 @@ static bool later_lengths_ok(const struct psc_responder *responder, const struct
 bool psc_responder_lengths_ok(const struct psc_responder *responder, const struct psc_packet *packet,
                               struct psc_refusal *refusal)
 {
-    uint16_t flags = packet->row->flags;
-
-    /* The immediate is the message's identity: a message that ends without one cannot be matched to the
-     * others. */
-    if ((flags & PSC_OPF_LAST) && !(flags & PSC_OPF_IMM))
-        return psc_refuse(refusal, PSC_FAULT_INVALID_REQUEST, PSC_RC_WRITE_LAST_IMM, packet->opcode);
-    return (flags & PSC_OPF_FIRST) ? first_lengths_ok(responder, packet, refusal)
-                                   : later_lengths_ok(responder, packet, refusal);
-}
-
-bool psc_responder_access_ok(const struct psc_responder *responder, const struct psc_packet *packet,
-                             struct psc_refusal *refusal)
-{
-    const struct psc_region *region = &responder->region;
-
-    if (!(packet->row->flags & PSC_OPF_FIRST))
-        return true; /* the whole range was checked with the FIRST */
-    if (packet->rkey != region->rkey)
-        return psc_refuse(refusal, PSC_FAULT_REMOTE_ACCESS, region->rkey, packet->rkey);
-    uint64_t offset =
-        packet->va - region->va_base; /* modulo 2^64: an address below the base has a huge window */
-    uint32_t window = psc_va_window(offset);
-    if (window >= region->windows)
-        return psc_refuse(refusal, PSC_FAULT_REMOTE_ACCESS, region->windows - 1, window);
-    if (window == 0 && psc_va_round(offset) != 0)
-        return psc_refuse(refusal, PSC_FAULT_REMOTE_ACCESS, 0, psc_va_round(offset));
-    if (psc_va_byte(offset) != 0)
-        return psc_refuse(refusal, PSC_FAULT_REMOTE_ACCESS, 0, psc_va_byte(offset));
-    uint32_t range_bytes = window == 0 ? responder->mtu_bytes : region->slot_bytes;
-    if (packet->dma_len > range_bytes)
-        return psc_refuse(refusal, PSC_FAULT_REMOTE_ACCESS, range_bytes, packet->dma_len);
-    return true;
+    return (packet->row->flags & PSC_OPF_FIRST) ? first_lengths_ok(responder, packet, refusal)
+                                                : later_lengths_ok(responder, packet, refusal);
 }
 
 uint32_t psc_responder_offset_bytes(const struct psc_responder *responder, const struct psc_packet *packet)

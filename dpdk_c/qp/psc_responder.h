@@ -1,5 +1,6 @@
 /* qp/: the responder of one RC queue pair: which request may be executed, and what the peer is told.
- * Knows PSNs, lengths and addresses; knows no job, slot or round: core/ puts those checks between these.
+ * Knows PSNs, opcodes and lengths. What a remote address means, whether an immediate must come and what a
+ * message may carry are rules of whoever owns the memory: core/ puts those checks between these.
  * No clock, no I/O. Step of the story: "responder step". */
 #ifndef PSC_RESPONDER_H
 #define PSC_RESPONDER_H
@@ -10,22 +11,12 @@
 #include "psc_refusal.h"
 #include "psc_roce.h"
 
-/* The memory region that the peer sees: address = va_base + offset, and the offset holds op window, round and
- * byte (contract/psc_wire.h). Never a real pointer. */
-struct psc_region {
-    uint64_t va_base;
-    uint32_t rkey;
-    uint32_t windows;    /* op windows 0 .. windows-1 exist; 0 is the probe */
-    uint32_t slot_bytes; /* of every window but the probe's, which is one MTU */
-};
-
 /* What the peer is to be told next; a greater value replaces a smaller one, since every NAK also
  * acknowledges. */
 enum psc_reply { PSC_REPLY_NONE = 0, PSC_REPLY_ACK, PSC_REPLY_NAK_SEQUENCE, PSC_REPLY_NAK_FATAL };
 
 /* Written by the functions below alone. */
 struct psc_responder {
-    struct psc_region region;
     uint32_t mtu_bytes;
     uint32_t expected_psn;
     uint32_t msn;            /* messages executed, modulo 2^24 */
@@ -39,21 +30,19 @@ struct psc_responder {
 
 enum psc_place { PSC_PLACE_PAST, PSC_PLACE_IN_ORDER, PSC_PLACE_FUTURE };
 
-void psc_responder_init(struct psc_responder *responder, const struct psc_region *region, uint32_t mtu_bytes,
-                        uint32_t expected_psn);
+void psc_responder_init(struct psc_responder *responder, uint32_t mtu_bytes, uint32_t expected_psn);
 
 /* Where a request's PSN stands. A past one owes an ACK, a future one a NAK 60 (once per gap); neither is
  * executed. */
 enum psc_place psc_responder_place(struct psc_responder *responder, uint32_t psn);
 
-/* The checks of a request in order, in the order in which core/ chains them. False: *refusal says why. */
+/* The checks of a request in order, in the order in which the owner of the memory chains them. False:
+ * *refusal says why. */
 bool psc_responder_sequence_ok(const struct psc_responder *responder, const struct psc_packet *packet,
                                struct psc_refusal *refusal);
 bool psc_responder_operation_ok(const struct psc_packet *packet, struct psc_refusal *refusal);
 bool psc_responder_lengths_ok(const struct psc_responder *responder, const struct psc_packet *packet,
                               struct psc_refusal *refusal);
-bool psc_responder_access_ok(const struct psc_responder *responder, const struct psc_packet *packet,
-                             struct psc_refusal *refusal);
 
 /* Byte of the message at which an accepted packet's payload stands. */
 uint32_t psc_responder_offset_bytes(const struct psc_responder *responder, const struct psc_packet *packet);

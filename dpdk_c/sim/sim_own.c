@@ -33,17 +33,17 @@ static struct psc_ip ip_of(const uint8_t v4[4])
 static struct sim_endpoint *make(const struct sim_endpoint_spec *spec)
 {
     struct own *own = calloc(1, sizeof *own);
-    const struct psc_region none = {0}; /* the region here is plain memory: its check is access_ok below */
 
     own->head = (struct sim_endpoint){.ops = &sim_own_ops, .spec = *spec};
     own->config = (struct psc_requester_config){.max_unacked_packets = spec->habits.max_unacked,
                                                 .retries = spec->habits.retries,
                                                 .retransmit_ns = spec->habits.retransmit_ns,
-                                                .progress_ns = UINT64_MAX};
+                                                .progress_ns = UINT64_MAX,
+                                                .immediates = true};
     own->ring = calloc(spec->send_queue, sizeof *own->ring);
     own->writes = calloc(spec->send_queue, sizeof *own->writes);
     psc_requester_init(&own->requester, &own->config, own->ring, spec->send_queue, spec->start_psn);
-    psc_responder_init(&own->responder, &none, spec->mtu_bytes, spec->expected_psn);
+    psc_responder_init(&own->responder, spec->mtu_bytes, spec->expected_psn);
     memcpy(own->local.mac.b, spec->mac, 6);
     own->local.ip = ip_of(spec->ip);
     own->flow = (struct psc_flow){.src = own->local.ip,
@@ -75,6 +75,12 @@ static bool post(struct sim_endpoint *endpoint, const struct sim_write *write, u
     psc_requester_ready(&own->requester, packets, now_ns);
     own->writes[own->posted++ % endpoint->spec.send_queue] = *write;
     return true;
+}
+
+/* A result ends with an immediate: its completion is what a worker waits for. */
+static bool form_ok(const struct psc_packet *packet)
+{
+    return !(packet->row->flags & PSC_OPF_LAST) || (packet->row->flags & PSC_OPF_IMM);
 }
 
 static bool access_ok(const struct own *own, const struct psc_packet *packet)
@@ -112,7 +118,8 @@ static void receive_request(struct own *own, const struct psc_packet *packet)
         return;
     if (!psc_responder_sequence_ok(responder, packet, &refusal) ||
         !psc_responder_operation_ok(packet, &refusal) ||
-        !psc_responder_lengths_ok(responder, packet, &refusal) || !access_ok(own, packet)) {
+        !psc_responder_lengths_ok(responder, packet, &refusal) || !form_ok(packet) ||
+        !access_ok(own, packet)) {
         psc_responder_refused(responder, refusal.fault);
         own->head.error = SIM_ENDPOINT_VIOLATED;
     } else if ((packet->row->flags & PSC_OPF_LAST) && own->head.receives == 0) {

@@ -23,7 +23,7 @@ struct psc_segment *psc_segment_create(const char *path, uint32_t lanes, uint32_
 /* Marks it as cleanly stopped and unmaps it; the file stays, so that a late reader sees how it ended. */
 void psc_segment_close(struct psc_segment *segment);
 
-/* Renews heartbeat_us; the control core calls it at least once a second. */
+/* Renews heartbeat_us; the control thread calls it at least once a second. */
 void psc_segment_heartbeat(struct psc_segment *segment);
 
 struct psc_lane_stats *psc_segment_lane(struct psc_segment *segment, uint32_t lane);

@@ -1,4 +1,4 @@
-/* The door to C, on real DPDK and a real lane with a port that nothing arrives at (net_null): what becomes of
+/* The door to C, on real DPDK and a real lane with a port that nobody else is at (net_ring): what becomes of
  * a job's QP ends over an epoch's end, and in which order its life can be told. */
 #include "support.h"
 
@@ -34,7 +34,7 @@ static uint32_t last_cpu(void)
 static int start(void **state)
 {
     struct psc_ctl_config config = {
-        .ports = {{.devargs = "net_null0,no-rx=1", .rx_ring_packets = 128, .tx_ring_packets = 128}},
+        .ports = {{.devargs = "net_ring0", .rx_ring_packets = 128, .tx_ring_packets = 128}},
         .port_count = 1,
         .lane_cores = {last_cpu()},
         .lane_count = 1,
@@ -79,9 +79,10 @@ static uint32_t open_job(struct psc_ctl_qp *qps)
                                .op_count = 1,
                                .pools = {{PSC_POOL_DATA, 2, 4096}, {PSC_POOL_SMALL, 2, 1024}},
                                .pool_count = POOLS};
+    char text[PSC_CTL_TEXT_BYTES];
     uint32_t job;
 
-    assert_int_equal(psc_ctl_job_open(&spec, &job, qps), PSC_CTL_OK);
+    assert_int_equal(psc_ctl_job_open(&spec, &job, qps, text), PSC_CTL_OK);
     return job;
 }
 

@@ -169,6 +169,15 @@ class Appliance:
         return code, self.stderr
 
 
+def library(folder: Path, source: str) -> Path:
+    """Some lines of C, built against DPDK, to stand before a function that the machine offers: for LD_PRELOAD."""
+    path = folder / "before.so"
+    flags = subprocess.run(["pkg-config", "--cflags", "libdpdk"], check=True, capture_output=True, text=True)
+    command = ["cc", "-shared", "-fPIC", "-o", str(path), *flags.stdout.split(), "-x", "c", "-"]
+    subprocess.run(command, input=source, check=True, text=True, timeout=120)
+    return path
+
+
 def until(true: Callable[[], bool], seconds: float = 10.0) -> None:
     """Wait for something that happens in another process."""
     deadline = time.monotonic() + seconds

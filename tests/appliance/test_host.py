@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from tests.appliance.rack import APPLIANCE_IP, Appliance, Rack, until
 
+PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_DETACH = 0x4206, 0x4207, 17
+WALL = 0x40000000
+
+HEARTBEAT, POLLS = 32, 64 + 8 * 10
+"""Bytes of two fields in the segment."""
 LANE_OFFSET = 64
 """Bytes of the header before the lane's block; its first words are rx_packets, rx_bytes, tx_packets, tx_bytes."""
 
@@ -42,10 +52,33 @@ def test_the_segment_counts_what_went_over_the_wire(rack: Rack, appliance: Appli
     assert frames <= 6, "four replies and perhaps an ARP"
 
 
-def test_the_heartbeat_beats(appliance: Appliance) -> None:
-    def heartbeat_us() -> int:
-        beat: int = struct.unpack_from("<Q", (appliance.folder / "stats").read_bytes(), 32)[0]
-        return beat
+def number(appliance: Appliance, offset_bytes: int) -> int:
+    """One 64-bit field of the segment."""
+    value: int = struct.unpack_from("<Q", (appliance.folder / "stats").read_bytes(), offset_bytes)[0]
+    return value
 
-    first = heartbeat_us()
-    until(lambda: heartbeat_us() > first, 2.0)
+
+@contextmanager
+def held(thread: int) -> Iterator[None]:
+    """One thread stands still, as if it hung; the process's others run."""
+    ptrace = ctypes.CDLL(None, use_errno=True).ptrace
+    ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+    for request in (PTRACE_SEIZE, PTRACE_INTERRUPT):
+        assert ptrace(request, thread, None, None) == 0, os.strerror(ctypes.get_errno())
+    os.waitpid(thread, WALL)
+    try:
+        yield
+    finally:
+        ptrace(PTRACE_DETACH, thread, None, None)
+
+
+def test_a_control_plane_that_hangs_does_not_beat(appliance: Appliance) -> None:
+    first = number(appliance, HEARTBEAT)
+    until(lambda: number(appliance, HEARTBEAT) > first, 2.0)
+    pid = appliance.status()["pid"]
+    with held(pid):
+        beat, polls = number(appliance, HEARTBEAT), number(appliance, POLLS)
+        time.sleep(1.5)
+        assert number(appliance, HEARTBEAT) == beat
+        assert number(appliance, POLLS) > polls, "the lane goes on"
+    until(lambda: number(appliance, HEARTBEAT) > beat, 2.0)

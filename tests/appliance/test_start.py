@@ -61,6 +61,11 @@ def test_a_pci_device_that_is_not_there(start: Start) -> None:
     expect_failure(start, 12, 'device "0000:ff:1f.7" is not there', port={"device": "-a 0000:ff:1f.7"})
 
 
+def test_a_driver_that_does_not_send_chains(start: Start) -> None:
+    device = {"device": "--vdev=net_null0"}
+    expect_failure(start, 17, 'device "net_null0" cannot be used: its driver net_null', port=device)
+
+
 def test_a_link_too_narrow_for_the_wished_mtu(start: Start, narrow_link: str) -> None:
     expect_failure(
         start,
@@ -180,7 +185,7 @@ def test_status_says_what_runs(start: Start, tmp_path: Path) -> None:
         str(tmp_path / "status.sock"),
     ]
     text = subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
-    assert "RoCE MTU 4096 bytes, 10.77.0.1/24" in text
+    assert "RoCE MTU 4096 bytes, payload lent, 10.77.0.1/24" in text
     assert "single lane" in text
     until(lambda: appliance.status()["lanes"][0]["polls"] > 0)
     assert appliance.stop() == 0

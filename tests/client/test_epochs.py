@@ -150,6 +150,7 @@ def test_what_has_landed_is_drained_before_a_resume(pair: list[Progress], rack: 
     assert works[0].wait(5)
     rack.halt()
     assert works[1].wait(5)
+    until(lambda: rack.epoch == 2)
     assert {rank: message.received for rank, message in said(rack, control.Resume)} == {0: [3, 0], 1: [3, 0]}  # type: ignore[attr-defined]
 
 

@@ -43,6 +43,7 @@ def load_example() -> ModuleType:
 
 print("importing torch and scikit-learn, which takes a minute under emulation ...", flush=True)
 digits = load_example()
+importlib.import_module("torch._dynamo")  # DDP's constructor would, in every rank
 
 
 def appliance(share: Path, library_path: str | None) -> Appliance:

@@ -29,17 +29,19 @@ def filled_segment(path: Path) -> SegmentWriter:
         block.rx_bytes, block.rx_packets = 10_000 + lane, 11 + lane
         block.tx_bytes, block.tx_packets = 2**53 + 2 * lane, 21 + lane
         block.retransmitted_packets = 31 + lane
+        block.rx_missed, block.rx_no_mbuf, block.polls = 41 + lane, 51 + lane, 61 + lane
         for reason in range(constants.PSC_DROP_COUNT):
             block.drops[reason] = 100 * (lane + 1) + reason
-    jobs = [  # name, state, world size, start, bytes in, bytes out, rounds
-        (b"digits", 3, 2, 1, 777, 777, 7),
-        (b"digits", 2, 4, 2, 4_000, 16_000, 10),
-        (b"gpt/run-7", 3, 8, 1, 64, 512, 2),
+    jobs = [  # name, state, world size, start, bytes in, bytes out, rounds, faults
+        (b"digits", 3, 2, 1, 777, 777, 7, 9),
+        (b"digits", 2, 4, 2, 4_000, 16_000, 10, 3),
+        (b"gpt/run-7", 3, 8, 1, 64, 512, 2, 1),
     ]
-    for row, (name, state, workers, start_us, contribution, result, rounds) in enumerate(jobs):
+    for row, (name, state, workers, start_us, contribution, result, rounds, faults) in enumerate(jobs):
         job = segment.job(row)
         job.name, job.state, job.world_size, job.start_time_us = name, state, workers, start_us
         job.contribution_bytes, job.result_bytes, job.rounds_completed = contribution, result, rounds
+        job.faults = faults
         job.generation = 2
     return segment
 

@@ -18,7 +18,6 @@ from tests.softroce.bench import PLACE_VARIABLE
 
 INSIDE = PLACE_VARIABLE in os.environ
 VISIT = pytest.StashKey[outside.Visit]()
-FAULTS = "tests/softroce/test_faults.py"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -47,20 +46,12 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """How long the bench took, and pytest's closing line there."""
+    """How long the bench took, and pytest's closing line there. Figures of the fault suites go into their file."""
     if VISIT in config.stash:
+        if figures := config.stash[VISIT].figures:
+            summary.merge(**figures)
         terminalreporter.section("soft-RoCE bench")
         terminalreporter.write_line(config.stash[VISIT].close())
-        if "long" in config.option.markexpr.removeprefix("not long"):
-            _note_faults(terminalreporter)
-
-
-def _note_faults(reporter: pytest.TerminalReporter) -> None:
-    """Figures of the whole table of faults."""
-    failed = {r.nodeid for kind in ("failed", "error") for r in reporter.stats.get(kind, [])}
-    ran = failed | {r.nodeid for r in reporter.stats.get("passed", [])}
-    faults = {nodeid for nodeid in ran if nodeid.startswith(FAULTS)}
-    summary.merge(live_faults=len(faults), live_failed=len(faults & failed))
 
 
 @pytest.fixture(scope="session")

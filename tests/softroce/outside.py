@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
@@ -39,12 +39,16 @@ def hand_out(report: pytest.TestReport) -> None:
 class Visit:
     """One run of the bench for all of a session's items in this folder."""
 
+    figures: Counter[str]
+    """Of items marked `figures(runs, failed)`: how many there were, and how many of them failed, under those keys."""
+
     def __init__(self, session: pytest.Session) -> None:
         SHARE.mkdir(parents=True, exist_ok=True)
         self._log = SHARE / "bench.log"
         self._reports_path = SHARE / "reports.jsonl"
         self._reports_path.write_text("")
         self._offset = 0
+        self.figures = Counter()
         self._reports: dict[str, list[pytest.TestReport]] = defaultdict(list)
         ours = [item.nodeid for item in session.items if item.path.is_relative_to(FOLDER)]
         (SHARE / "items").write_text("\n".join(ours))
@@ -75,6 +79,10 @@ class Visit:
             time.sleep(0.05)
         for report in self._reports[item.nodeid]:
             item.ihook.pytest_runtest_logreport(report=report)
+        if marker := item.get_closest_marker("figures"):
+            runs, failed = marker.args
+            self.figures[runs] += 1
+            self.figures[failed] += any(report.failed for report in self._reports[item.nodeid])
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
 
     def close(self) -> str:

@@ -29,6 +29,7 @@ from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
 PATH_MTU = 4096
+START_PSN = 0xFFFFFE  # wraps at once
 WRITABLE = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE
 
 
@@ -65,6 +66,17 @@ class Completion:
     bytes: int
 
 
+@dataclass(frozen=True)
+class Remote:
+    """What an endpoint must know of its peer."""
+
+    address: str
+    qpn: int
+    psn: int
+    rkey: int
+    va: int
+
+
 class Endpoint:
     """One QP on one device with `size_bytes` of memory that its peer may write."""
 
@@ -80,22 +92,27 @@ class Endpoint:
         self._gid_index = gid_index(device, self.address)
         self.active_mtu_bytes = 128 << self._context.query_port(1).active_mtu
 
-    def connect(self, peer: Endpoint) -> None:
+    @property
+    def remote(self) -> Remote:
+        """What the peer must know of this one."""
+        return Remote(self.address, self._qp.qp_num, START_PSN, self._mr.rkey, self._mr.buf)
+
+    def connect(self, peer: Remote, mtu_bytes: int = PATH_MTU) -> None:
         """RESET -> RTS towards `peer`; needs the peer to answer ARP."""
-        route = GlobalRoute(dgid=GID(peer._gid()), sgid_index=self._gid_index)
+        route = GlobalRoute(dgid=GID(gid_of(peer.address)), sgid_index=self._gid_index)
         attr = QPAttr(port_num=1, cur_qp_state=e.IBV_QPS_RESET)
         attr.ah_attr = AHAttr(gr=route, is_global=1, port_num=1)
         attr.qp_access_flags = e.IBV_ACCESS_REMOTE_WRITE
-        attr.path_mtu = e.IBV_MTU_4096
-        attr.dest_qp_num = peer._qp.qp_num
-        attr.sq_psn = attr.rq_psn = 0xFFFFFE  # wraps at once
+        attr.path_mtu = (mtu_bytes // 128).bit_length() - 1  # enum ibv_mtu
+        attr.dest_qp_num = peer.qpn
+        attr.sq_psn, attr.rq_psn = START_PSN, peer.psn
         attr.timeout, attr.retry_cnt, attr.rnr_retry, attr.min_rnr_timer = 17, 6, 6, 12
         self._qp.to_rts(attr)
 
     def post_receive(self) -> None:
         self._qp.post_recv(RecvWR(sg=[SGE(self._mr.buf, 0, self._mr.lkey)], num_sge=1))
 
-    def write(self, peer: Endpoint, imm: int) -> None:
+    def write_imm(self, peer: Remote, imm: int) -> None:
         """RDMA WRITE_WITH_IMM of the whole memory to the peer's."""
         work = SendWR(
             opcode=e.IBV_WR_RDMA_WRITE_WITH_IMM,
@@ -103,7 +120,14 @@ class Endpoint:
             sg=[SGE(self._mr.buf, self.memory.nbytes, self._mr.lkey)],
             imm_data=imm,
         )
-        work.set_wr_rdma(peer._mr.rkey, peer._mr.buf)
+        work.set_wr_rdma(peer.rkey, peer.va)
+        self._qp.post_send(work)
+
+    def write(self, peer: Remote, offset_bytes: int, size_bytes: int) -> None:
+        """RDMA WRITE, without immediate, of a piece of the memory to the same place in the peer's."""
+        piece = SGE(self._mr.buf + offset_bytes, size_bytes, self._mr.lkey)
+        work = SendWR(opcode=e.IBV_WR_RDMA_WRITE, num_sge=1, sg=[piece])
+        work.set_wr_rdma(peer.rkey, peer.va + offset_bytes)
         self._qp.post_send(work)
 
     def wait(self, timeout_s: float = 10.0) -> Completion:
@@ -119,9 +143,6 @@ class Endpoint:
             time.sleep(0.001)
         raise TimeoutError(f"{self.address}: no completion within {timeout_s:.0f} s")
 
-    def _gid(self) -> str:
-        return gid_of(self.address)
-
     def __enter__(self) -> Endpoint:
         return self
 
@@ -135,11 +156,11 @@ class Endpoint:
 def transfer(source: str, target: str, size_bytes: int, imm: int) -> Completion:
     """Write a pattern from one device to another and check every byte; returns the receiver's completion."""
     with Endpoint(source, size_bytes) as sender, Endpoint(target, size_bytes) as receiver:
-        sender.connect(receiver)
-        receiver.connect(sender)
+        sender.connect(receiver.remote)
+        receiver.connect(sender.remote)
         sender.memory[:] = np.random.default_rng(size_bytes).integers(0, 256, size_bytes, np.uint8)
         receiver.post_receive()
-        sender.write(receiver, imm)
+        sender.write_imm(receiver.remote, imm)
         arrived = receiver.wait()
         sender.wait()
         if not np.array_equal(sender.memory, receiver.memory):

@@ -37,6 +37,8 @@ from tests.softroce.faulty import (
 from tests.softroce.injector import DOWN, FIRST, LAST_IMM, MIDDLE, UP, Injector, Rates, Trap
 from tests.softroce.ranks import Outcome, Ranks
 
+pytestmark = pytest.mark.figures("live_faults", "live_failed")
+
 VICTIM = WORLD_SIZE - 1
 OTHERS = range(VICTIM)
 START_S = 90.0  # until a trap closes: three ranks join, under emulation

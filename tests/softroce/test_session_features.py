@@ -188,6 +188,7 @@ def _descriptors() -> set[str]:
 @pytest.mark.timeout(600)  # half of it is `import torch`
 def test_ddp_over_the_hook_with_a_forking_dataloader(appliance: Appliance, job: str, tmp_path: Path) -> None:
     import torch  # here: 20 s and more under emulation, once, before the ranks are forked
+    import torch._dynamo  # DDP's constructor would, in every rank
     import torch.distributed as dist
     import torch.utils.data as data
     from torch.nn.parallel import DistributedDataParallel

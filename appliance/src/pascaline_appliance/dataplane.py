@@ -187,8 +187,12 @@ class DataPlane:
         _check(code, ffi.string(text).decode(errors="replace"))
         self.roce_mtu = int(str(self.port_status()["roce_mtu_bytes"]))
 
+    def heartbeat(self) -> None:
+        """Say in the statistics that the control plane lives; at least once a second."""
+        lib.psc_ctl_heartbeat()
+
     def stop(self) -> None:
-        """Stop lanes, free jobs, close ports, mark the statistics as stopped."""
+        """Stop lanes, close ports, free jobs, mark the statistics as stopped."""
         lib.psc_ctl_stop()
 
     @property
@@ -220,7 +224,11 @@ class DataPlane:
         spec.pool_count = len(pools)
         number = ffi.new("uint32_t *")
         ends = ffi.new("struct psc_ctl_qp[]", len(pools) * world_size)
-        _check(lib.psc_ctl_job_open(spec, number, ends))
+        text = ffi.new("char[]", lib.PSC_CTL_TEXT_BYTES)
+        code = lib.psc_ctl_job_open(spec, number, ends, text)
+        if code == lib.PSC_CTL_ARGUMENT:
+            raise DataPlaneError("argument", ffi.string(text).decode(errors="replace"))
+        _check(code)
         return number[0], _by_pool(ends, len(pools), world_size)
 
     def connect(self, job: int, pool: int, rank: int, peer: PeerEnd) -> None:
@@ -290,6 +298,7 @@ class DataPlane:
             "driver": ffi.string(c.driver).decode(),
             "mac": bytes(c.mac).hex(":"),
             "link_up": bool(c.link_up),
+            "payload": "lent" if c.lends_payload else "copied",
             "link_mtu_bytes": c.link_mtu,
             "roce_mtu_bytes": c.roce_mtu,
         }

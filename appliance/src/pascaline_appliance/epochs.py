@@ -181,8 +181,13 @@ class Epochs:
     def _deliver(self, life: Life, unreachable: set[int]) -> None:
         """Nothing more is executed; the others get what they lack, which the event `ended` says."""
         life.state = LifeState.DELIVERING
-        assert life.handle is not None
-        self._dataplane.end(life.handle, unreachable)
+        if life.handle is None:
+            return
+        try:
+            self._dataplane.end(life.handle, unreachable)
+        except DataPlaneError as error:
+            log.error("results of job %s cannot be delivered: %s", life.name, error)
+            self.finish(life)
 
     def delivered(self, life: Life, event: Event) -> None:
         """Nobody is owed a result any more."""

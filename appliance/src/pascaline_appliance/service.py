@@ -103,8 +103,9 @@ class Service:
                 log.exception("an event of the data plane could not be handled: %s", event)
 
     async def tick(self) -> None:
-        """Time for the registry."""
+        """Time for the registry, and the heartbeat: from here, so that a loop that hangs does not beat."""
         while True:
+            self.dataplane.heartbeat()
             await asyncio.sleep(TICK_S)
             try:
                 self.registry.tick()

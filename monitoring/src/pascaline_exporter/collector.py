@@ -75,6 +75,12 @@ def _lane_families(lanes: list[LaneCounters]) -> Iterator[Metric]:
         ("transmit_bytes", "Ethernet frame bytes sent, without FCS."),
         ("transmit_packets", "Frames sent."),
         ("retransmitted_packets", "Result packets sent again."),
+        (
+            "receive_missed_packets",
+            "Frames that the port dropped because the lane did not fetch them in time.",
+        ),
+        ("receive_no_buffer", "Times that the port had no packet buffer to receive into."),
+        ("polls", "Turns of the lane's loop: a lane whose rate is 0 hangs."),
     )
     for field, help_text in simple:
         family = CounterMetricFamily(f"pascaline_lane_{field}", help_text, labels=("lane",))
@@ -109,6 +115,10 @@ def _job_families(jobs: list[JobCounters]) -> Iterator[Metric]:
             "Result payload sent to workers, all together; retransmissions and probes excluded.",
         ),
         ("rounds", "Rounds whose contributions were all whole."),
+        (
+            "faults",
+            "Epochs that a fault ended: each one stopped the job, and its message is in the appliance's log.",
+        ),
     )
     for field, help_text in simple:
         family = CounterMetricFamily(f"pascaline_job_{field}", help_text, labels=("training_job",))

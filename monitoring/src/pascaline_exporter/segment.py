@@ -71,6 +71,9 @@ class LaneCounters:
     transmit_bytes: int
     transmit_packets: int
     retransmitted_packets: int
+    receive_missed_packets: int
+    receive_no_buffer: int
+    polls: int
     drops: dict[str, int]
     """By reason; every reason of the contract is there, also at 0."""
 
@@ -86,6 +89,7 @@ class JobCounters:
     contribution_bytes: int
     result_bytes: int
     rounds: int
+    faults: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +166,7 @@ def _check_alive(path: Path, header: Any) -> None:
         raise SegmentError(
             "stale",
             f"the appliance (pid {header.pid}) last renewed its heartbeat {age_s:.0f} s ago, {HEARTBEAT_LIMIT_S:.0f} s "
-            "are allowed: it has died or hangs, see its log",
+            "are allowed: it has died, or its control plane hangs while its lanes may go on; see its log",
         )
 
 
@@ -195,6 +199,9 @@ def _read_lane(base: Any, header: Any, lane: int) -> LaneCounters:
         transmit_bytes=block.tx_bytes,
         transmit_packets=block.tx_packets,
         retransmitted_packets=block.retransmitted_packets,
+        receive_missed_packets=block.rx_missed,
+        receive_no_buffer=block.rx_no_mbuf,
+        polls=block.polls,
         drops={reason: block.drops[number] for number, reason in DROP_REASONS.items()},
     )
 
@@ -215,6 +222,7 @@ def _read_job(base: Any, header: Any, row: int) -> JobCounters | None:
             contribution_bytes=job.contribution_bytes,
             result_bytes=job.result_bytes,
             rounds=job.rounds_completed,
+            faults=job.faults,
         )
         if job.generation == generation:
             return found if state != _JOB_FREE else None

@@ -7,6 +7,7 @@
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs dev /dev
+hostname bench  # the kernel's own is "(none)", and messages name the host of a rank
 
 while read -r module; do
     insmod "/modules/$module" || echo "bench: insmod $module failed"

@@ -1,0 +1,137 @@
+/* A job outside its limits is refused in words, and by ctl/ exactly when core/ refuses it too: else its
+ * refusal would be taken for want of memory. */
+#include "support.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "psc_lane.h"
+#include "psc_spec.h"
+
+#define LANES 1u
+
+static const struct psc_ctl_job good = {
+    .name = "digits",
+    .world_size = 4,
+    .mtu = 1024,
+    .ops = {PSC_OP_SUM_F32, PSC_OP_MAX_F32},
+    .op_count = 2,
+    .pools = {{PSC_POOL_DATA, 16, 65536}, {PSC_POOL_SMALL, 4, 1024}},
+    .pool_count = 2,
+};
+
+static void *take(void *context, size_t bytes)
+{
+    void *memory = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
+
+    (void)context;
+    assert_non_null(memory);
+    return memset(memory, 0, bytes);
+}
+
+static void give_back(void *context, void *memory)
+{
+    (void)context;
+    free(memory);
+}
+
+/* Whether core/, which never lacks memory here, makes the job. */
+static bool core_takes(const struct psc_ctl_job *spec)
+{
+    const struct psc_memory memory = {.alloc = take, .release = give_back};
+    struct psc_job_spec job = {.world_size = spec->world_size,
+                               .mtu = spec->mtu,
+                               .op_count = spec->op_count,
+                               .pool_count = spec->pool_count};
+    struct psc_job *made;
+
+    memcpy(job.ops, spec->ops, sizeof job.ops);
+    for (uint32_t i = 0; i < PSC_MAX_POOLS; i++)
+        job.pools[i] = (struct psc_pool_spec){spec->pools[i].pool_class, spec->pools[i].window,
+                                              spec->pools[i].chunk_bytes};
+    made = psc_job_new(&job, &memory);
+    psc_job_free(made);
+    return made != NULL;
+}
+
+static void refused_by_both(const struct psc_ctl_job *spec, const char *sentence)
+{
+    char text[PSC_CTL_TEXT_BYTES] = "";
+
+    assert_false(psc_ctl_spec_check(spec, LANES, text));
+    assert_string_equal(text, sentence);
+    assert_false(core_takes(spec));
+}
+
+static void what_is_within_the_limits_is_taken(void **state)
+{
+    char text[PSC_CTL_TEXT_BYTES] = "";
+    struct psc_ctl_job spec = good;
+
+    (void)state;
+    assert_true(psc_ctl_spec_check(&spec, LANES, text));
+    assert_true(core_takes(&spec));
+    spec.world_size = PSC_MAX_RANKS;
+    spec.mtu = 256;
+    spec.pools[0] = (struct psc_ctl_pool){PSC_POOL_DATA, 1, 256};
+    assert_true(psc_ctl_spec_check(&spec, LANES, text));
+    assert_true(core_takes(&spec));
+}
+
+/* One field of a good specification changed. */
+#define REFUSED(sentence, ...)                                                                               \
+    do {                                                                                                     \
+        struct psc_ctl_job spec = good;                                                                      \
+        __VA_ARGS__;                                                                                         \
+        refused_by_both(&spec, sentence);                                                                    \
+    } while (0)
+
+static void what_is_outside_is_named(void **state)
+{
+    (void)state;
+    REFUSED("the job's number of ranks is 0, 1 to 64 can be", spec.world_size = 0);
+    REFUSED("the job's number of ranks is 65, 1 to 64 can be", spec.world_size = 65);
+    REFUSED("the job's number of ops is 0, 1 to 15 can be", spec.op_count = 0);
+    REFUSED("the job's number of ops is 16, 1 to 15 can be", spec.op_count = 16);
+    REFUSED("an op's number is 0, 1 to 3 can be", spec.ops[1] = PSC_OP_PROBE);
+    REFUSED("an op's number is 4, 1 to 3 can be", spec.ops[0] = PSC_OP_COUNT);
+    REFUSED("the job's number of pools is 0, 1 to 8 can be", spec.pool_count = 0);
+    REFUSED("the job's number of pools is 9, 1 to 8 can be", spec.pool_count = 9);
+    REFUSED("the job's MTU in bytes is 128, 256 to 4096 can be", spec.mtu = 128);
+    REFUSED("the job's MTU in bytes is 8192, 256 to 4096 can be", spec.mtu = 8192);
+    REFUSED("the job's MTU in bytes is 1500, only powers of two can be", spec.mtu = 1500);
+    REFUSED("a pool's window is 0, 1 to 128 can be", spec.pools[1].window = 0);
+    REFUSED("a pool's window is 256, 1 to 128 can be", spec.pools[1].window = 256);
+    REFUSED("a pool's window is 12, only powers of two can be", spec.pools[0].window = 12);
+    REFUSED("a pool's chunk size in bytes is 512, 1024 to 8388608 can be", spec.pools[1].chunk_bytes = 512);
+    REFUSED("a pool's chunk size in bytes is 8389632, 1024 to 8388608 can be",
+            spec.pools[1].chunk_bytes = PSC_MAX_CHUNK_BYTES + 1024);
+    REFUSED("a pool's chunk size is 1536 bytes, only multiples of the MTU of 1024 bytes can be",
+            spec.pools[1].chunk_bytes = 1536);
+}
+
+/* core/ knows neither names nor the number of lanes. */
+static void what_only_ctl_knows_is_named_too(void **state)
+{
+    char text[PSC_CTL_TEXT_BYTES];
+    struct psc_ctl_job spec = good;
+
+    (void)state;
+    spec.lane = 1;
+    assert_false(psc_ctl_spec_check(&spec, LANES, text));
+    assert_string_equal(text, "the job's lane is 1, 0 to 0 can be");
+    spec = good;
+    memset(spec.name, 'x', sizeof spec.name);
+    assert_false(psc_ctl_spec_check(&spec, LANES, text));
+    assert_string_equal(text, "the job's name has no end within 96 bytes");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_within_the_limits_is_taken),
+        cmocka_unit_test(what_is_outside_is_named),
+        cmocka_unit_test(what_only_ctl_knows_is_named_too),
+    };
+    return cmocka_run_group_tests_name("spec", tests, NULL, NULL);
+}

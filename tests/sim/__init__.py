@@ -1,0 +1,1 @@
+"""The deterministic rack: many seeds of dpdk_c/sim, added up and judged."""
