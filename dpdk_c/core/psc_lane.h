@@ -31,7 +31,7 @@ struct psc_lane_config {
     uint64_t retransmit_ns;       /* 4.096 us * 2^n */
     uint8_t retries;              /* 6 */
     uint64_t progress_ns;         /* a fault after this long without progress: 2 s */
-    uint64_t waiting_event_ns;    /* a WAITING event after this long: 2 s */
+    uint64_t waiting_event_ns;    /* a WAITING event after this long, and each time it passes again: 2 s */
     uint64_t realtime_offset_ns;  /* CLOCK_REALTIME minus the clock of now_ns; for times in the statistics */
 };
 
@@ -171,7 +171,9 @@ bool psc_lane_apply(struct psc_lane *lane, const struct psc_command *command, ui
 enum psc_event_kind {
     PSC_EVENT_CONNECTED = 1, /* pool, rank: our QP is in RTS */
     PSC_EVENT_PROBED,        /* pool, rank: its probe came and it has acknowledged ours */
-    PSC_EVENT_WAITING,       /* pool, round, ranks (bit per rank that has not contributed) */
+    /* pool, round, ranks (bit per rank that has not begun it). After waiting_event_ns since the round was
+     * begun and the one before it was complete, and repeated every waiting_event_ns while it waits. */
+    PSC_EVENT_WAITING,
     PSC_EVENT_FAULT, /* pool, rank, fault, round, expected, got: the job's QPs are in ERR, nothing is sent any
                         more. Once per epoch */
     PSC_EVENT_ENDED, /* complete[]: the job is over, and nobody is owed a result any more */

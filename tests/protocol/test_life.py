@@ -158,7 +158,7 @@ def test_a_lost_probe_is_sent_again(rack):
 # ---- Waiting and progress. ----
 
 
-def test_a_rank_that_has_not_begun_is_named_once_per_round(make_rack):
+def test_a_rank_that_has_not_begun_is_named_for_as_long_as_its_round_waits(make_rack):
     rack = make_rack(world=3)
     a, b, c = rack.workers()
     rack.poll(*b.write(0, ints(1)))
@@ -166,9 +166,13 @@ def test_a_rank_that_has_not_begun_is_named_once_per_round(make_rack):
     assert rack.events() == []
     rack.poll(after_ns=RETRANSMIT_NS)
     assert [(e.kind, e.round, e.ranks) for e in rack.events()] == [("waiting", 0, 0b101)]
-    rack.poll(after_ns=10 * PROGRESS_NS)
-    assert rack.events() == [], "waited for as long as it takes"
-    rack.run([*a.write(0, ints(1)), *c.write(0, ints(1)), *c.write(1, ints(1))])
+    for ranks, late in ((0b101, None), (0b101, a), (0b100, None)):
+        rack.poll(after_ns=PROGRESS_NS - RETRANSMIT_NS)
+        assert rack.events() == [], "no sooner"
+        rack.poll(after_ns=RETRANSMIT_NS)
+        assert [(e.kind, e.round, e.ranks) for e in rack.events()] == [("waiting", 0, ranks)], "still waited for"
+        rack.run(late.write(0, ints(1)) if late else [])
+    rack.run([*c.write(0, ints(1)), *c.write(1, ints(1))])
     rack.poll(after_ns=PROGRESS_NS)
     assert [(e.kind, e.round, e.ranks) for e in rack.events()] == [("waiting", 1, 0b011)]
 
