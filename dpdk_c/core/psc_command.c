@@ -95,9 +95,9 @@ static bool leave(struct psc_lane *lane, struct psc_job *job, uint32_t rank, con
         return false;
     job->left_ranks |= rank_bit;
     job->leaving_ranks |= rank_bit;
+    fault_if_waited_for(lane, job, rank); /* first: what cannot be completed is no good leave */
     for (uint32_t i = 0; i < job->spec.pool_count; i++)
         settle_leaver(lane, &job->pools[i].qps[rank], received[i]);
-    fault_if_waited_for(lane, job, rank);
     psc_answer_leavers(lane, job);
     psc_answer_end(lane, job);
     return true;

@@ -280,6 +280,18 @@ def test_leaving_a_round_that_another_rank_has_begun_is_a_fault(rack):
     assert rack.fault().fault == "rank_left"
 
 
+def test_the_fault_of_a_leave_is_told_before_any_left(make_rack):
+    """Whoever reads LEFT first would take the rank's end for a good one."""
+    rack = make_rack(world=3)
+    workers = rack.workers()
+    rack.run(p for w in workers for p in w.write(0, ints(1)))
+    rack.poll(*workers[2].write(1, ints(1)))
+    leave(rack, 0, 1)
+    assert [e.kind for e in rack.events()] == ["fault"], "the leave is answered in a later epoch"
+    rack.resume()
+    assert [(e.kind, e.rank) for e in rack.events()] == [("left", 0)]
+
+
 def test_a_fault_is_told_once(make_rack):
     rack = make_rack(pools=2)
     rack.poll(*rack.workers(pool=0)[1].write(0, ints(1)), *rack.workers(pool=1)[1].write(0, ints(1)))
