@@ -280,6 +280,16 @@ def test_leaving_a_round_that_another_rank_has_begun_is_a_fault(rack):
     assert rack.fault().fault == "rank_left"
 
 
+def test_leaving_in_the_middle_of_a_message_is_a_fault_at_once(rack):
+    a, _ = rack.workers()
+    rack.poll(a.write(0, ints(2))[0])
+    leave(rack, 0, 0)
+    fault = rack.fault()
+    assert (fault.fault, fault.rank, fault.round) == ("rank_left", 0, 0)
+    rack.resume()
+    assert [(e.kind, e.rank) for e in rack.events()] == [("left", 0)], "it was in no message in this epoch"
+
+
 def test_the_fault_of_a_leave_is_told_before_any_left(make_rack):
     """Whoever reads LEFT first would take the rank's end for a good one."""
     rack = make_rack(world=3)
