@@ -55,6 +55,8 @@ struct psc_lane {
     struct psc_neighbour neighbours[PSC_LANE_QPS];
     uint32_t neighbour_count;
     struct psc_answer answers[PSC_LANE_ANSWERS];
+    uint8_t
+        *unsent_answer; /* PSC_ANSWER_BYTES: is made here when all answers are lent, to see if one is due */
     struct psc_hold zeros_hold;
     uint8_t *zeros;
 

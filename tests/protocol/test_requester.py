@@ -233,6 +233,7 @@ def test_reserved_syndromes_are_ignored_and_counted(rack, syndrome):
     a, _ = rack.workers()
     assert acknowledge(rack, a, sent[-1].psn, syndrome) == []
     assert rack.drops() == {"reserved_syndrome": 1} and not rack.events()
+    assert (rack.stats.acks_received, rack.stats.naks_received) == (1, 0), "b's ACK alone"
     assert len(rack.poll(after_ns=2 * RETRANSMIT_NS)) == 4
 
 

@@ -117,6 +117,14 @@ def test_operations_that_are_not_writes(rack, opcode):
     refuses(rack, a.packet(opcode, a.psn), NAK_INVALID, "invalid_request")
 
 
+@pytest.mark.parametrize("opcode", [0x0D, 0x0E, 0x0F, 0x10, 0x12])
+def test_answers_to_what_is_never_asked_are_dropped(rack, opcode):
+    a, _ = rack.workers()
+    extension = bytes(8) if opcode == 0x12 else b""  # the value before an ATOMIC
+    assert rack.poll(a.packet(opcode, a.appliance_psn, payload=extension)) == []
+    assert rack.drops() == {"opcode": 1} and not rack.events()
+
+
 # ---- Lengths. ----
 
 
