@@ -61,6 +61,11 @@ struct psc_lane *psc_lane_new(const struct psc_lane_config *config, const struct
     return lane;
 }
 
+void psc_lane_set_realtime_offset(struct psc_lane *lane, uint64_t realtime_offset_ns)
+{
+    lane->config.realtime_offset_ns = realtime_offset_ns;
+}
+
 void psc_lane_free(struct psc_lane *lane)
 {
     if (lane)

@@ -32,7 +32,7 @@ struct psc_lane_config {
     uint8_t retries;              /* 6 */
     uint64_t progress_ns;         /* a fault after this long without progress: 2 s */
     uint64_t waiting_event_ns;    /* a WAITING event after this long, and each time it passes again: 2 s */
-    uint64_t realtime_offset_ns;  /* CLOCK_REALTIME minus the clock of now_ns; for times in the statistics */
+    uint64_t realtime_offset_ns;  /* CLOCK_REALTIME minus the clock of now_ns: for times in the statistics */
 };
 
 /* ---- Burst in, burst out. ---- */
@@ -67,6 +67,8 @@ struct psc_emit {
 struct psc_lane *psc_lane_new(const struct psc_lane_config *config, const struct psc_memory *memory,
                               struct psc_lane_stats *stats);
 void psc_lane_free(struct psc_lane *lane);
+/* The offset as it is now: somebody may set the clock. */
+void psc_lane_set_realtime_offset(struct psc_lane *lane, uint64_t realtime_offset_ns);
 
 /* One turn: executes `n` received frames, publishes what became complete, runs due timers, and fills at most
  * `max` emits. Returns how many. Whatever it returns MUST be sent or counted as lost by the caller: a
