@@ -89,6 +89,8 @@ void psc_settle_acknowledged(struct psc_lane *lane, struct psc_qp *qp);
 void psc_mark_publishable(struct psc_lane *lane, struct psc_job_pool *pool);
 void psc_publish_results(struct psc_lane *lane);
 void psc_want_to_send(struct psc_lane *lane, struct psc_qp *qp);
+/* Appends a message to the QP's stream; there is room (psc_job.c). */
+void psc_post_message(struct psc_qp *qp, uint64_t tag, uint32_t packets);
 /* Complete results that the rank lacked when it was connected, and that wait for its probe. */
 bool psc_lacks_results(const struct psc_qp *qp);
 void psc_deliver_missing(struct psc_lane *lane, struct psc_qp *qp);

@@ -139,7 +139,7 @@ static void execute_probe(struct psc_lane *lane, struct psc_qp *qp)
     if (qp->probe_received)
         return;
     qp->probe_received = true;
-    psc_requester_post(&qp->requester, PSC_TAG_PROBE, 1);
+    psc_post_message(qp, PSC_TAG_PROBE, 1);
     psc_requester_ready(&qp->requester, 1, lane->now_ns);
     psc_want_to_send(lane, qp);
     psc_deliver_missing(lane, qp);
