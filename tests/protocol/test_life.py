@@ -170,7 +170,9 @@ def test_a_rank_that_has_not_begun_is_named_for_as_long_as_its_round_waits(make_
         rack.poll(after_ns=PROGRESS_NS - RETRANSMIT_NS)
         assert rack.events() == [], "no sooner"
         rack.poll(after_ns=RETRANSMIT_NS)
-        assert [(e.kind, e.round, e.ranks) for e in rack.events()] == [("waiting", 0, ranks)], "still waited for"
+        assert [(e.kind, e.round, e.ranks) for e in rack.events()] == [("waiting", 0, ranks)], (
+            "still waited for"
+        )
         rack.run(late.write(0, ints(1)) if late else [])
     rack.run([*c.write(0, ints(1)), *c.write(1, ints(1))])
     rack.poll(after_ns=PROGRESS_NS)
