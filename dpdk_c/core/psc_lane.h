@@ -152,7 +152,10 @@ enum psc_command_kind {
      * complete result, if need be in a later epoch. A result that the rank lacks is still delivered if it was
      * posted to its QP in this epoch; else the rank counts as having it. */
     PSC_CMD_LEAVE,
-    PSC_CMD_DETACH, /* job: stop at once; answered by DETACHED when no mbuf points into its slots any more */
+    /* job: stop at once; answered by DETACHED when no mbuf points into its slots any more. The fatal NAK of a
+     * FAULT for which every turn since had no room is dropped, here and by RESUME: the control core has told
+     * the worker more than a NAK says, and the worker's NIC gives up by itself on a QPN that is unknown. */
+    PSC_CMD_DETACH,
 };
 struct psc_command {
     enum psc_command_kind kind;
@@ -176,10 +179,11 @@ enum psc_event_kind {
     /* pool, round, ranks (bit per rank that has not begun it). After waiting_event_ns since the round was
      * begun and the one before it was complete, and repeated every waiting_event_ns while it waits. */
     PSC_EVENT_WAITING,
-    PSC_EVENT_FAULT, /* pool, rank, fault, round, expected, got: the job's QPs are in ERR, nothing is sent any
-                        more. Once per epoch */
-    PSC_EVENT_ENDED, /* complete[]: the job is over, and nobody is owed a result any more */
-    PSC_EVENT_LEFT,  /* rank */
+    /* pool, rank, fault, round, expected, got: the job's QPs are in ERR, nothing is sent any more but the one
+     * NAK that tells the offender, as soon as there is room for it. Once per epoch. */
+    PSC_EVENT_FAULT,
+    PSC_EVENT_ENDED,    /* complete[]: the job is over, and nobody is owed a result any more */
+    PSC_EVENT_LEFT,     /* rank */
     PSC_EVENT_DETACHED, /* the job may be freed */
 };
 struct psc_event {

@@ -93,6 +93,18 @@ def test_a_nak_that_found_no_room_is_sent_in_the_next_turn(rack):
     assert rack.poll() == []
 
 
+def test_a_fatal_nak_waits_for_room_until_the_job_is_detached(make_rack):
+    for room_comes in (True, False):
+        rack = make_rack()
+        a, _ = rack.workers()
+        packet = a.packet(wire.MIDDLE, a.psn, payload=bytes(MTU))
+        assert rack.poll(packet, max_emits=0) == [] and rack.fault()
+        if room_comes:
+            assert acks(rack.poll()) == [(packet.psn, NAK_INVALID, 0)]
+        rack.detach(rack.jobs[0])  # which sends nothing
+        assert rack.stats.naks_sent == room_comes
+
+
 # ---- Opcode sequence and operation. ----
 
 
