@@ -208,7 +208,7 @@ bool psc_lane_apply(struct psc_lane *lane, const struct psc_command *command, ui
     case PSC_CMD_HALT:
         return psc_job_halt(lane, command->job, command->rank, command->fault);
     case PSC_CMD_RESUME:
-        return psc_job_resume(lane, command->job, command->epoch);
+        return psc_job_resume(lane, command->job);
     case PSC_CMD_END:
         return psc_job_end(lane, command->job, command->ranks);
     case PSC_CMD_LEAVE:

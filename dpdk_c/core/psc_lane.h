@@ -26,7 +26,6 @@ struct psc_lane_config {
     uint8_t prefix_bits;   /* of our address, 0..32 (IPv4) or 0..128 */
     uint8_t dscp;
     uint8_t lane;                 /* its number: low bits of its QPNs */
-    uint8_t port;                 /* index of the port that its frames leave by */
     uint16_t max_unacked_packets; /* 128 */
     uint64_t retransmit_ns;       /* 4.096 us * 2^n */
     uint8_t retries;              /* 6 */
@@ -79,15 +78,14 @@ uint32_t psc_lane_poll(struct psc_lane *lane, const struct psc_frame *frames, ui
 /* ---- Commands from the control core, carried by io/'s ring. ---- */
 
 struct psc_pool_spec {
-    uint32_t pool_class; /* enum psc_pool_class */
+    uint32_t pool_class; /* enum psc_pool_class: whose it is; the lane treats all alike */
     uint32_t window; /* W, a power of two: slot = round mod 2W then survives the wrap of the 32-bit round */
     uint32_t chunk_bytes; /* slot size, multiple of the MTU */
 };
 
 struct psc_job_spec {
     uint32_t world_size;
-    uint32_t mtu; /* path MTU in bytes, 256..4096 */
-    uint32_t epoch;
+    uint32_t mtu;              /* path MTU in bytes, 256..4096 */
     uint32_t ops[PSC_MAX_OPS]; /* enum psc_op of op window k+1 */
     uint32_t op_count;
     struct psc_pool_spec pools[PSC_MAX_POOLS];
@@ -135,7 +133,7 @@ enum psc_command_kind {
      * complete), like one found here. Halted or ended: nothing happens. Ending: the rank's QPs are cut off.
      */
     PSC_CMD_HALT,
-    /* job, epoch. Halted only. Its QPNs are unknown from here on. Of every pool: complete rounds keep their
+    /* job. Halted only. Its QPNs are unknown from here on. Of every pool: complete rounds keep their
      * results until all ranks have acknowledged them; later ones are void, and the first of them is every
      * rank's next. Ranks that have left or are leaving count as having every complete result and are not
      * connected again; for the others CONNECT follows, with new QPs and what each has. */
@@ -164,7 +162,6 @@ struct psc_command {
     uint32_t rank;
     uint64_t ranks;                   /* END: bit per rank */
     uint32_t fault;                   /* HALT: enum psc_fault */
-    uint32_t epoch;                   /* RESUME */
     uint32_t received[PSC_MAX_POOLS]; /* LEAVE: number of rounds whose result the rank has, per pool */
 };
 /* False: the command is impossible (not legal in the job's state, QPN taken, index or `received` out of

@@ -234,7 +234,6 @@ bool psc_io_lane_init(struct psc_io_lane *lane, uint32_t number, const struct ps
     lane->memory = (struct psc_memory){.alloc = lane_alloc, .release = lane_release, .context = lane};
     lane_config.local.mac = lane->port->mac;
     lane_config.lane = (uint8_t)number;
-    lane_config.port = 0;
     clock_init(&lane->clock);
     lane_config.realtime_offset_ns = lane->clock.realtime_offset_ns;
     if (!make_buffers(lane, number))
