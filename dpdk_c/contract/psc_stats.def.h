@@ -24,7 +24,7 @@ enum psc_drop {
     PSC_DROP_FOREIGN_IP = 7, /* not for our address */
     PSC_DROP_NOT_ROCE = 8,   /* neither UDP 4791 nor something that the lane answers */
     PSC_DROP_UDP_LENGTH = 9,
-    PSC_DROP_OPCODE = 10, /* no row in the opcode table */
+    PSC_DROP_OPCODE = 10, /* no row in the opcode table, or the answer to a READ or ATOMIC */
     PSC_DROP_BTH = 11,    /* transport version, pad without payload, or length against header and pad */
     PSC_DROP_UNKNOWN_QP = 12,
     PSC_DROP_QP_STATE = 13,     /* the QP is not in RTR or RTS, or its rank has left */
@@ -67,9 +67,9 @@ struct psc_lane_stats {
     uint64_t tx_bytes;
     uint64_t acks_sent;
     uint64_t naks_sent;
-    uint64_t acks_received;
-    uint64_t naks_received;
-    uint64_t retransmitted_packets; /* result packets sent again */
+    uint64_t acks_received;         /* stale ones too */
+    uint64_t naks_received;         /* RNR and stale ones too; not those with a reserved syndrome */
+    uint64_t retransmitted_packets; /* result packets and probes sent again */
     uint64_t timeouts;              /* ACK timer expiries */
     uint64_t polls;                 /* turns of the lane's loop; its rate shows that the lane lives */
     uint64_t busy_polls;            /* turns that received or sent something */

@@ -49,15 +49,22 @@ static void judge_responder(struct psc_lane *lane, const struct psc_qp *qp)
     psc_fault_job(lane, qp, qp->pool->pool.ledger[qp->spec.rank].begun_rounds - 1, &why);
 }
 
-/* A live rank that has not begun a round is named, once per round; it is not a fault. */
+static uint64_t later(uint64_t a_ns, uint64_t b_ns)
+{
+    return a_ns > b_ns ? a_ns : b_ns;
+}
+
+/* A live rank that has not begun a round is named, again and again while the round waits for it: whoever must
+ * decide when that is too long hears that it goes on, and an event that was lost is made up for. It is not a
+ * fault. */
 static void judge_waiting(struct psc_lane *lane, struct psc_job_pool *pool)
 {
     uint32_t round = pool->pool.completed_rounds;
     struct psc_result *result = &pool->results[psc_pool_slot_index(&pool->pool, round)];
 
-    if (!psc_pool_find(&pool->pool, round) || result->waiting_told)
+    if (!psc_pool_find(&pool->pool, round))
         return;
-    uint64_t since_ns = result->begun_ns > pool->completed_ns ? result->begun_ns : pool->completed_ns;
+    uint64_t since_ns = later(result->told_ns, later(result->begun_ns, pool->completed_ns));
     uint64_t missing = psc_pool_missing(&pool->pool, round);
     if (!missing || lane->now_ns - since_ns < lane->config.waiting_event_ns)
         return;
@@ -66,7 +73,7 @@ static void judge_waiting(struct psc_lane *lane, struct psc_job_pool *pool)
     event.round = round;
     event.ranks = missing;
     psc_event_push(lane, &event);
-    result->waiting_told = true;
+    result->told_ns = lane->now_ns;
 }
 
 static void judge_job(struct psc_lane *lane, struct psc_job *job)

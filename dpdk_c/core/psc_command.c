@@ -57,17 +57,18 @@ static bool connect_qp(struct psc_lane *lane, struct psc_job *job, const struct 
     return true;
 }
 
-/* A round that another rank has begun and the leaving one has not can never be complete. */
+/* A round that the leaving rank is in the middle of, or that another rank has begun and it has not, can never
+ * be complete. */
 static void fault_if_waited_for(struct psc_lane *lane, struct psc_job *job, uint32_t rank)
 {
     for (uint32_t i = 0; i < job->spec.pool_count; i++) {
-        struct psc_job_pool *pool = &job->pools[i];
-        uint32_t next_round = pool->pool.ledger[rank].begun_rounds;
-        if (!psc_pool_find(&pool->pool, next_round))
+        struct psc_qp *qp = &job->pools[i].qps[rank];
+        bool in_message = qp->state == PSC_QP_RTS && qp->responder.in_message;
+        uint32_t round = qp->pool->pool.ledger[rank].begun_rounds - in_message;
+        if (!psc_pool_find(&qp->pool->pool, round))
             continue;
-        const struct psc_refusal why = {
-            .fault = PSC_FAULT_RANK_LEFT, .expected = next_round, .got = next_round};
-        psc_fault_job(lane, &pool->qps[rank], next_round, &why);
+        const struct psc_refusal why = {.fault = PSC_FAULT_RANK_LEFT, .expected = round, .got = round};
+        psc_fault_job(lane, qp, round, &why);
     }
 }
 
@@ -95,9 +96,9 @@ static bool leave(struct psc_lane *lane, struct psc_job *job, uint32_t rank, con
         return false;
     job->left_ranks |= rank_bit;
     job->leaving_ranks |= rank_bit;
+    fault_if_waited_for(lane, job, rank); /* first: what cannot be completed is no good leave */
     for (uint32_t i = 0; i < job->spec.pool_count; i++)
         settle_leaver(lane, &job->pools[i].qps[rank], received[i]);
-    fault_if_waited_for(lane, job, rank);
     psc_answer_leavers(lane, job);
     psc_answer_end(lane, job);
     return true;
@@ -207,7 +208,7 @@ bool psc_lane_apply(struct psc_lane *lane, const struct psc_command *command, ui
     case PSC_CMD_HALT:
         return psc_job_halt(lane, command->job, command->rank, command->fault);
     case PSC_CMD_RESUME:
-        return psc_job_resume(lane, command->job, command->epoch);
+        return psc_job_resume(lane, command->job);
     case PSC_CMD_END:
         return psc_job_end(lane, command->job, command->ranks);
     case PSC_CMD_LEAVE:

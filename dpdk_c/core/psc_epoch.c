@@ -58,7 +58,7 @@ bool psc_job_halt(struct psc_lane *lane, struct psc_job *job, uint32_t rank, uin
     return true;
 }
 
-bool psc_job_resume(struct psc_lane *lane, struct psc_job *job, uint32_t epoch)
+bool psc_job_resume(struct psc_lane *lane, struct psc_job *job)
 {
     if (job->state != PSC_JOB_HALTED)
         return false;
@@ -72,7 +72,6 @@ bool psc_job_resume(struct psc_lane *lane, struct psc_job *job, uint32_t epoch)
             if (job->left_ranks >> rank & 1) /* does not come back, and wants nothing */
                 psc_pool_acknowledge(&pool->pool, rank, pool->pool.completed_rounds);
     }
-    job->spec.epoch = epoch;
     job->state = PSC_JOB_RUNNING;
     psc_answer_leavers(lane, job);
     return true;

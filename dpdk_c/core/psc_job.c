@@ -42,10 +42,20 @@ static void *carve(struct carver *carver, size_t bytes)
     return part;
 }
 
-/* A rank has at most W results unacknowledged, and the probe before them. */
+/* A rank's requester holds at most W results and the probe before them. Let the rank's last begun round be r,
+ * in this epoch or, until it begins one, in those before: then all of its results are in (r-W, r].
+ * - No newer one: a result is posted when its first packet has come from every rank, so this one has begun
+ *   it.
+ * - No older one: r was begun only with result r-W sent or acknowledged (rule 5, has_result), and beginning r
+ *   took everything up to r-W off the ring before anything else was posted.
+ * - Redelivery posts [received, complete) to an empty ring. No round from `complete` on is begun yet, and the
+ *   rank had begun complete-1 with complete-1-W acknowledged, which `received` is not below: W again. A rank
+ *   that begins without having probed is given them just before it begins, and the two above go on to hold.
+ * - One probe: ours is posted once per connection, before any result; all that acknowledges a result
+ *   acknowledges it too. */
 static uint32_t ring_messages(const struct psc_pool_spec *spec)
 {
-    return 2 * spec->window + 2;
+    return spec->window + 1;
 }
 
 static void init_pool(struct psc_job *job, uint32_t index, const struct psc_pool_shape *shape,

@@ -45,9 +45,9 @@ struct psc_qp {
 /* What is kept of a slot's result besides its bytes. */
 struct psc_result {
     struct psc_hold hold;
-    bool waiting_told;    /* its WAITING event was made */
     uint64_t begun_ns;    /* when its round's first contribution began */
-    uint32_t *packet_crc; /* per packet: CRC register of the payload alone, seeded with 0 */
+    uint64_t told_ns;     /* when a WAITING event was last made of it, or of an earlier round of the slot */
+    uint32_t *packet_crc; /* per full packet: CRC register of the payload alone, seeded with 0 */
 };
 
 /* A pool on its lane: N ordered streams in, one summed stream out. */

@@ -41,8 +41,8 @@ struct psc_lane *psc_lane_new(const struct psc_lane_config *config, const struct
                               struct psc_lane_stats *stats)
 {
     size_t lane_bytes = (sizeof(struct psc_lane) + 63) & ~(size_t)63;
-    struct psc_lane *lane =
-        memory->alloc(memory->context, lane_bytes + PSC_LANE_ZEROS + PSC_LANE_ANSWERS * PSC_ANSWER_BYTES);
+    size_t answers_bytes = (PSC_LANE_ANSWERS + 1) * PSC_ANSWER_BYTES;
+    struct psc_lane *lane = memory->alloc(memory->context, lane_bytes + PSC_LANE_ZEROS + answers_bytes);
 
     if (!lane)
         return NULL;
@@ -55,9 +55,15 @@ struct psc_lane *psc_lane_new(const struct psc_lane_config *config, const struct
     lane->memory = *memory;
     lane->stats = stats;
     lane->zeros = (uint8_t *)lane + lane_bytes;
+    lane->unsent_answer = lane->zeros + PSC_LANE_ZEROS;
     for (uint32_t i = 0; i < PSC_LANE_ANSWERS; i++)
-        lane->answers[i].data = lane->zeros + PSC_LANE_ZEROS + i * PSC_ANSWER_BYTES;
+        lane->answers[i].data = lane->unsent_answer + (i + 1) * PSC_ANSWER_BYTES;
     return lane;
+}
+
+void psc_lane_set_realtime_offset(struct psc_lane *lane, uint64_t realtime_offset_ns)
+{
+    lane->config.realtime_offset_ns = realtime_offset_ns;
 }
 
 void psc_lane_free(struct psc_lane *lane)

@@ -26,13 +26,12 @@ struct psc_lane_config {
     uint8_t prefix_bits;   /* of our address, 0..32 (IPv4) or 0..128 */
     uint8_t dscp;
     uint8_t lane;                 /* its number: low bits of its QPNs */
-    uint8_t port;                 /* index of the port that its frames leave by */
     uint16_t max_unacked_packets; /* 128 */
     uint64_t retransmit_ns;       /* 4.096 us * 2^n */
     uint8_t retries;              /* 6 */
     uint64_t progress_ns;         /* a fault after this long without progress: 2 s */
-    uint64_t waiting_event_ns;    /* a WAITING event after this long: 2 s */
-    uint64_t realtime_offset_ns;  /* CLOCK_REALTIME minus the clock of now_ns; for times in the statistics */
+    uint64_t waiting_event_ns;    /* a WAITING event after this long, and each time it passes again: 2 s */
+    uint64_t realtime_offset_ns;  /* CLOCK_REALTIME minus the clock of now_ns: for times in the statistics */
 };
 
 /* ---- Burst in, burst out. ---- */
@@ -67,6 +66,8 @@ struct psc_emit {
 struct psc_lane *psc_lane_new(const struct psc_lane_config *config, const struct psc_memory *memory,
                               struct psc_lane_stats *stats);
 void psc_lane_free(struct psc_lane *lane);
+/* The offset as it is now: somebody may set the clock. */
+void psc_lane_set_realtime_offset(struct psc_lane *lane, uint64_t realtime_offset_ns);
 
 /* One turn: executes `n` received frames, publishes what became complete, runs due timers, and fills at most
  * `max` emits. Returns how many. Whatever it returns MUST be sent or counted as lost by the caller: a
@@ -77,15 +78,14 @@ uint32_t psc_lane_poll(struct psc_lane *lane, const struct psc_frame *frames, ui
 /* ---- Commands from the control core, carried by io/'s ring. ---- */
 
 struct psc_pool_spec {
-    uint32_t pool_class; /* enum psc_pool_class */
+    uint32_t pool_class; /* enum psc_pool_class: whose it is; the lane treats all alike */
     uint32_t window; /* W, a power of two: slot = round mod 2W then survives the wrap of the 32-bit round */
     uint32_t chunk_bytes; /* slot size, multiple of the MTU */
 };
 
 struct psc_job_spec {
     uint32_t world_size;
-    uint32_t mtu; /* path MTU in bytes, 256..4096 */
-    uint32_t epoch;
+    uint32_t mtu;              /* path MTU in bytes, 256..4096 */
     uint32_t ops[PSC_MAX_OPS]; /* enum psc_op of op window k+1 */
     uint32_t op_count;
     struct psc_pool_spec pools[PSC_MAX_POOLS];
@@ -133,7 +133,7 @@ enum psc_command_kind {
      * complete), like one found here. Halted or ended: nothing happens. Ending: the rank's QPs are cut off.
      */
     PSC_CMD_HALT,
-    /* job, epoch. Halted only. Its QPNs are unknown from here on. Of every pool: complete rounds keep their
+    /* job. Halted only. Its QPNs are unknown from here on. Of every pool: complete rounds keep their
      * results until all ranks have acknowledged them; later ones are void, and the first of them is every
      * rank's next. Ranks that have left or are leaving count as having every complete result and are not
      * connected again; for the others CONNECT follows, with new QPs and what each has. */
@@ -150,7 +150,10 @@ enum psc_command_kind {
      * complete result, if need be in a later epoch. A result that the rank lacks is still delivered if it was
      * posted to its QP in this epoch; else the rank counts as having it. */
     PSC_CMD_LEAVE,
-    PSC_CMD_DETACH, /* job: stop at once; answered by DETACHED when no mbuf points into its slots any more */
+    /* job: stop at once; answered by DETACHED when no mbuf points into its slots any more. The fatal NAK of a
+     * FAULT for which every turn since had no room is dropped, here and by RESUME: the control core has told
+     * the worker more than a NAK says, and the worker's NIC gives up by itself on a QPN that is unknown. */
+    PSC_CMD_DETACH,
 };
 struct psc_command {
     enum psc_command_kind kind;
@@ -159,7 +162,6 @@ struct psc_command {
     uint32_t rank;
     uint64_t ranks;                   /* END: bit per rank */
     uint32_t fault;                   /* HALT: enum psc_fault */
-    uint32_t epoch;                   /* RESUME */
     uint32_t received[PSC_MAX_POOLS]; /* LEAVE: number of rounds whose result the rank has, per pool */
 };
 /* False: the command is impossible (not legal in the job's state, QPN taken, index or `received` out of
@@ -171,11 +173,14 @@ bool psc_lane_apply(struct psc_lane *lane, const struct psc_command *command, ui
 enum psc_event_kind {
     PSC_EVENT_CONNECTED = 1, /* pool, rank: our QP is in RTS */
     PSC_EVENT_PROBED,        /* pool, rank: its probe came and it has acknowledged ours */
-    PSC_EVENT_WAITING,       /* pool, round, ranks (bit per rank that has not contributed) */
-    PSC_EVENT_FAULT, /* pool, rank, fault, round, expected, got: the job's QPs are in ERR, nothing is sent any
-                        more. Once per epoch */
-    PSC_EVENT_ENDED, /* complete[]: the job is over, and nobody is owed a result any more */
-    PSC_EVENT_LEFT,  /* rank */
+    /* pool, round, ranks (bit per rank that has not begun it). After waiting_event_ns since the round was
+     * begun and the one before it was complete, and repeated every waiting_event_ns while it waits. */
+    PSC_EVENT_WAITING,
+    /* pool, rank, fault, round, expected, got: the job's QPs are in ERR, nothing is sent any more but the one
+     * NAK that tells the offender, as soon as there is room for it. Once per epoch. */
+    PSC_EVENT_FAULT,
+    PSC_EVENT_ENDED,    /* complete[]: the job is over, and nobody is owed a result any more */
+    PSC_EVENT_LEFT,     /* rank */
     PSC_EVENT_DETACHED, /* the job may be freed */
 };
 struct psc_event {

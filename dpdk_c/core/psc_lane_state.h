@@ -55,6 +55,8 @@ struct psc_lane {
     struct psc_neighbour neighbours[PSC_LANE_QPS];
     uint32_t neighbour_count;
     struct psc_answer answers[PSC_LANE_ANSWERS];
+    uint8_t
+        *unsent_answer; /* PSC_ANSWER_BYTES: is made here when all answers are lent, to see if one is due */
     struct psc_hold zeros_hold;
     uint8_t *zeros;
 
@@ -87,6 +89,8 @@ void psc_settle_acknowledged(struct psc_lane *lane, struct psc_qp *qp);
 void psc_mark_publishable(struct psc_lane *lane, struct psc_job_pool *pool);
 void psc_publish_results(struct psc_lane *lane);
 void psc_want_to_send(struct psc_lane *lane, struct psc_qp *qp);
+/* Appends a message to the QP's stream; there is room (psc_job.c). */
+void psc_post_message(struct psc_qp *qp, uint64_t tag, uint32_t packets);
 /* Complete results that the rank lacked when it was connected, and that wait for its probe. */
 bool psc_lacks_results(const struct psc_qp *qp);
 void psc_deliver_missing(struct psc_lane *lane, struct psc_qp *qp);
@@ -121,7 +125,7 @@ void psc_forget_qps(struct psc_lane *lane, struct psc_job *job, enum psc_qp_stat
 
 /* psc_epoch.c: from one epoch to the next, or to the end. */
 bool psc_job_halt(struct psc_lane *lane, struct psc_job *job, uint32_t rank, uint32_t fault);
-bool psc_job_resume(struct psc_lane *lane, struct psc_job *job, uint32_t epoch);
+bool psc_job_resume(struct psc_lane *lane, struct psc_job *job);
 bool psc_job_end(struct psc_lane *lane, struct psc_job *job, uint64_t dead_ranks);
 /* An epoch has ended by a fault. */
 void psc_count_fault(struct psc_job *job);

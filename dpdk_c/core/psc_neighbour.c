@@ -1,5 +1,7 @@
 /* core/: the MAC of a QP's next hop: the peer itself on our link, else the gateway. Asked by ARP before the
  * QP goes to RTS; learned only about addresses that a QP needs, so that strangers cannot fill the table. */
+#include <string.h>
+
 #include "psc_lane_state.h"
 
 #define ASK_INTERVAL_NS UINT64_C(100000000)
@@ -109,11 +111,13 @@ void psc_neighbour_learn(struct psc_lane *lane, const struct psc_frame *frame)
     struct psc_neighbour *neighbour = find(lane, &ip);
     if (!neighbour)
         return;
+    bool news = !neighbour->known || memcmp(&neighbour->mac, &mac, sizeof(mac)) != 0;
     neighbour->mac = mac;
     neighbour->known = true;
     neighbour->asked = 0;
     neighbour->learned_ns = lane->now_ns;
-    tell_users(lane, neighbour);
+    if (news) /* most ARP packets are not: all QPs are looked through for this */
+        tell_users(lane, neighbour);
 }
 
 static void give_up(struct psc_lane *lane, const struct psc_neighbour *neighbour)

@@ -1,6 +1,8 @@
 /* core/: results out. Steps of the story: "slot full -> result built once, one header per worker".
- * A result's bytes are the slot's own: they are lent to every frame that carries them, and their CRC is
- * computed once. */
+ * A result's bytes are the slot's own: they are lent to every frame that carries them, and a full packet's
+ * CRC is computed once. */
+#include <assert.h>
+
 #include "psc_lane_state.h"
 
 void psc_mark_publishable(struct psc_lane *lane, struct psc_job_pool *pool)
@@ -19,7 +21,8 @@ void psc_want_to_send(struct psc_lane *lane, struct psc_qp *qp)
     lane->senders.qps[lane->senders.count++] = qp;
 }
 
-/* The result's packets before `end` are final now: makes the CRCs that they have not had. */
+/* The result's packets before `end` are final now: makes the CRCs that they have not had, of full packets
+ * (see build_emit). */
 static void make_crcs(struct psc_job_pool *pool, const struct psc_slot *slot, uint32_t end)
 {
     struct psc_result *result = &pool->results[psc_pool_slot_index(&pool->pool, slot->round)];
@@ -27,13 +30,22 @@ static void make_crcs(struct psc_job_pool *pool, const struct psc_slot *slot, ui
     for (uint32_t packet = pool->published_packets; packet < end; packet++) {
         uint32_t bytes;
         const uint8_t *payload = psc_slot_payload(&pool->pool, slot, packet, &bytes);
-        result->packet_crc[packet] = psc_crc32(0, payload, bytes);
+        if (bytes == pool->pool.shape.packet_bytes)
+            result->packet_crc[packet] = psc_crc32(0, payload, bytes);
     }
+}
+
+void psc_post_message(struct psc_qp *qp, uint64_t tag, uint32_t packets)
+{
+    bool posted = psc_requester_post(&qp->requester, tag, packets);
+
+    assert(posted); /* psc_job.c, at ring_messages, proves it */
+    (void)posted;
 }
 
 static void post_result(struct psc_qp *qp, const struct psc_slot *slot)
 {
-    psc_requester_post(&qp->requester, slot->round, slot->packets);
+    psc_post_message(qp, slot->round, slot->packets);
     qp->given_rounds = slot->round + 1;
 }
 
@@ -108,7 +120,7 @@ void psc_seal_results(struct psc_job_pool *pool)
 struct piece {
     const uint8_t *payload;
     uint32_t payload_bytes;
-    uint32_t payload_crc;
+    uint32_t payload_crc; /* of a full packet */
     struct psc_hold *hold;
     uint64_t va;
     uint32_t dma_len;
@@ -144,7 +156,7 @@ static struct piece result_piece(struct psc_job_pool *pool, const struct psc_qp 
 }
 
 /* Headers and ICRC around the lent payload. A full packet's CRC is combined with the headers' in constant
- * time; a message's shorter tail has a length of its own and is read again. */
+ * time. A message's shorter tail is read for every worker: combining needs a table per length. */
 static void build_emit(const struct psc_qp *qp, const struct psc_sending *sending, const struct piece *piece,
                        struct psc_emit *emit)
 {

@@ -94,10 +94,14 @@ enum psc_drop psc_answer_host(struct psc_lane *lane, const struct psc_frame *fra
 {
     struct psc_answer *answer = psc_answer_find(lane);
 
-    if (!answer || psc_outbox_full(out) || frame->bytes > PSC_ANSWER_BYTES)
+    if (frame->bytes > PSC_ANSWER_BYTES)
         return PSC_DROP_NO_BUFFER;
-    uint32_t bytes = psc_host_answer(frame->data, frame->bytes, &lane->config.local, answer->data);
-    if (bytes > 0)
-        psc_answer_emit(lane, answer, bytes, out);
+    uint32_t bytes = psc_host_answer(frame->data, frame->bytes, &lane->config.local,
+                                     answer ? answer->data : lane->unsent_answer);
+    if (bytes == 0) /* for somebody else, say: nothing is lost */
+        return PSC_DROP_NONE;
+    if (!answer || psc_outbox_full(out))
+        return PSC_DROP_NO_BUFFER;
+    psc_answer_emit(lane, answer, bytes, out);
     return PSC_DROP_NONE;
 }

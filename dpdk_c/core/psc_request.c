@@ -139,7 +139,7 @@ static void execute_probe(struct psc_lane *lane, struct psc_qp *qp)
     if (qp->probe_received)
         return;
     qp->probe_received = true;
-    psc_requester_post(&qp->requester, PSC_TAG_PROBE, 1);
+    psc_post_message(qp, PSC_TAG_PROBE, 1);
     psc_requester_ready(&qp->requester, 1, lane->now_ns);
     psc_want_to_send(lane, qp);
     psc_deliver_missing(lane, qp);
@@ -153,11 +153,8 @@ static void begin_contribution(struct psc_lane *lane, struct psc_qp *qp, const s
     psc_deliver_missing(lane, qp); /* if it sent no probe: still before any newer result */
     psc_requester_acked_through(&qp->requester, target->round - pool->pool.shape.window, lane->now_ns);
     psc_settle_acknowledged(lane, qp);
-    if (psc_pool_begin(&pool->pool, qp->spec.rank, target->op, packet->dma_len)) {
-        struct psc_result *result = &pool->results[psc_pool_slot_index(&pool->pool, target->round)];
-        result->begun_ns = lane->now_ns;
-        result->waiting_told = false;
-    }
+    if (psc_pool_begin(&pool->pool, qp->spec.rank, target->op, packet->dma_len))
+        pool->results[psc_pool_slot_index(&pool->pool, target->round)].begun_ns = lane->now_ns;
 }
 
 static void count_completed(struct psc_lane *lane, struct psc_job_pool *pool)

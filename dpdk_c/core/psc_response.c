@@ -33,15 +33,24 @@ static void refused_by_worker(struct psc_lane *lane, struct psc_qp *qp, uint8_t 
     psc_fault_job(lane, qp, qp->pool->pool.ledger[qp->spec.rank].acknowledged_rounds, &why);
 }
 
+/* Stale ones too; a reserved syndrome is neither. */
+static void count_received(struct psc_lane *lane, uint8_t syndrome)
+{
+    if (syndrome <= PSC_SYNDROME_ACK)
+        lane->stats->acks_received++;
+    else
+        lane->stats->naks_received++;
+}
+
 enum psc_drop psc_receive_response(struct psc_lane *lane, struct psc_qp *qp, const struct psc_packet *packet)
 {
     if (packet->opcode != PSC_RC_ACK) /* an answer to a READ or an ATOMIC, which we never ask */
         return PSC_DROP_OPCODE;
-    if (packet->syndrome <= PSC_SYNDROME_ACK)
-        lane->stats->acks_received++;
-    else
-        lane->stats->naks_received++;
-    switch (psc_requester_response(&qp->requester, packet->psn, packet->syndrome, lane->now_ns)) {
+    enum psc_response response =
+        psc_requester_response(&qp->requester, packet->psn, packet->syndrome, lane->now_ns);
+    if (response != PSC_RESPONSE_RESERVED)
+        count_received(lane, packet->syndrome);
+    switch (response) {
     case PSC_RESPONSE_TAKEN:
         break;
     case PSC_RESPONSE_STALE:

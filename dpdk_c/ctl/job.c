@@ -95,7 +95,6 @@ static struct psc_job *make_job(const struct psc_ctl_job *spec, struct psc_ctl_e
 {
     struct psc_job_spec job = {.world_size = spec->world_size,
                                .mtu = spec->mtu,
-                               .epoch = spec->epoch,
                                .op_count = spec->op_count,
                                .pool_count = spec->pool_count,
                                .stats = entry->row,
@@ -215,7 +214,7 @@ enum psc_ctl_code psc_ctl_job_halt(uint32_t job, uint32_t rank, uint32_t fault)
 
 enum psc_ctl_code psc_ctl_job_resume(uint32_t job, uint32_t epoch, struct psc_ctl_qp *qps)
 {
-    struct psc_command resume = {.kind = PSC_CMD_RESUME, .epoch = epoch};
+    struct psc_command resume = {.kind = PSC_CMD_RESUME};
     struct psc_ctl_entry *entry = psc_ctl_find(job);
     struct psc_ctl_qp *fresh;
 

@@ -27,31 +27,27 @@ static uint64_t kernel_ns(clockid_t which)
 }
 
 /* Takes the kernel's time again, unless we were paused meanwhile: then false, and the next time will do.
- * Between two of these the TSC's error of some 10^-5 adds up. NTP slews CLOCK_MONOTONIC and CLOCK_REALTIME
- * alike, so their difference stays good until someone sets the clock. */
+ * Between two of these the TSC's error of some 10^-5 adds up, and somebody may set CLOCK_REALTIME. */
 static bool clock_align(struct psc_io_clock *clock)
 {
     uint64_t begin = rte_rdtsc();
     uint64_t ns = kernel_ns(CLOCK_MONOTONIC);
+    uint64_t realtime_ns = kernel_ns(CLOCK_REALTIME);
     uint64_t end = rte_rdtsc();
 
     if (end - begin > rte_get_tsc_hz() / 10000)
         return false;
     clock->ns_base = ns;
     clock->tsc_base = end;
+    clock->realtime_offset_ns = realtime_ns - ns;
     return true;
 }
 
-/* Returns CLOCK_REALTIME minus our clock, for times in the statistics. */
-static uint64_t clock_init(struct psc_io_clock *clock)
+static void clock_init(struct psc_io_clock *clock)
 {
-    uint64_t realtime_ns;
-
-    do
-        realtime_ns = kernel_ns(CLOCK_REALTIME);
-    while (!clock_align(clock));
+    while (!clock_align(clock))
+        ;
     clock->ns_per_tick_q32 = (uint64_t)(((unsigned __int128)1000000000u << 32) / rte_get_tsc_hz());
-    return realtime_ns - clock->ns_base;
 }
 
 static uint64_t clock_now_ns(struct psc_io_clock *clock)
@@ -128,7 +124,8 @@ static void housekeeping(struct psc_io_lane *lane, uint64_t now_ns)
     /* A NIC gives transmitted mbufs back when it needs descriptors; slots must be free sooner. */
     if (lane->port->gives_back)
         rte_eth_tx_done_cleanup(lane->tx.port_id, lane->tx.queue, 0);
-    clock_align(&lane->clock);
+    if (clock_align(&lane->clock))
+        psc_lane_set_realtime_offset(lane->lane, lane->clock.realtime_offset_ns);
     lane->stats->mbufs_in_use = psc_io_lane_mbufs(lane);
 }
 
@@ -237,8 +234,8 @@ bool psc_io_lane_init(struct psc_io_lane *lane, uint32_t number, const struct ps
     lane->memory = (struct psc_memory){.alloc = lane_alloc, .release = lane_release, .context = lane};
     lane_config.local.mac = lane->port->mac;
     lane_config.lane = (uint8_t)number;
-    lane_config.port = 0;
-    lane_config.realtime_offset_ns = clock_init(&lane->clock);
+    clock_init(&lane->clock);
+    lane_config.realtime_offset_ns = lane->clock.realtime_offset_ns;
     if (!make_buffers(lane, number))
         return no_buffers(number, config, error);
     lane->lane = psc_lane_new(&lane_config, &lane->memory, lane->stats);

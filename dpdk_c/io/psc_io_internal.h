@@ -36,7 +36,8 @@ struct psc_io_clock {
     uint64_t tsc_base;
     uint64_t ns_base;
     uint64_t ns_per_tick_q32;
-    uint64_t last_ns; /* the clock never goes back */
+    uint64_t last_ns;            /* the clock never goes back */
+    uint64_t realtime_offset_ns; /* CLOCK_REALTIME minus CLOCK_MONOTONIC */
 };
 
 /* The transmit side of a lane. Mbufs are in stock before emits are asked for, so an emit is never lost for

@@ -168,7 +168,8 @@ void sim_control_event(struct sim *sim, const struct psc_event *event)
         probed(sim, job, event->rank);
         break;
     case PSC_EVENT_WAITING:
-        job->waiting_ns = sim->now_ns;
+        if (job->waiting_ns == 0 || job->rounds_then != job->stats.rounds_completed) /* not told again */
+            job->waiting_ns = sim->now_ns;
         job->rounds_then = job->stats.rounds_completed;
         break;
     case PSC_EVENT_LEFT:

@@ -105,7 +105,6 @@ void sim_life_spec(const struct sim_job *job, struct psc_job_spec *spec)
 {
     *spec = (struct psc_job_spec){.world_size = job->plan->ranks,
                                   .mtu = job->plan->mtu_bytes,
-                                  .epoch = job->life,
                                   .ops = {PSC_OP_SUM_I32, PSC_OP_SUM_F32, PSC_OP_MAX_F32},
                                   .op_count = SIM_OPS,
                                   .pool_count = SIM_POOLS,

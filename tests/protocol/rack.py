@@ -204,9 +204,9 @@ class Rack:
         }
         return self.apply("CONNECT", worker.job, qp=spec | changes)
 
-    def resume(self, job: int = 0, epoch: int = 2) -> None:
+    def resume(self, job: int = 0) -> None:
         """RESUME; every worker has new ends of its QPs, on both sides, that no CONNECT has named yet."""
-        assert self.apply("RESUME", self.jobs[job], epoch=epoch)
+        assert self.apply("RESUME", self.jobs[job])
         for workers in self.jobs[job].workers:
             for worker in workers:
                 del self._workers[worker.ip, worker.qpn]

@@ -54,6 +54,19 @@ def test_answers_in_the_port_s_hands_are_not_written_over(rack):
     assert len(rack.other) == 17
 
 
+def test_what_needs_no_answer_lacks_no_buffer(rack):
+    """Neither where the port is full nor where every answer is in its hands."""
+    for_another = arp_request(ASKER_IP, ASKER_MAC, target="10.0.0.2")
+    rack.feed(for_another, max_emits=0)
+    rack.held = []
+    rack.feed(*[arp_request(ASKER_IP, ASKER_MAC)] * 16)
+    rack.feed(for_another, arp_reply(ASKER_IP, ASKER_MAC))
+    assert rack.drops() == {}
+    rack.release()
+    rack.feed(arp_request(ASKER_IP, ASKER_MAC), max_emits=0)
+    assert rack.drops() == {"no_buffer": 1}
+
+
 @pytest.mark.parametrize("frame", [b"", b"\x00", bytes(13), bytes(14), b"\xff" * 60, bytes(64)])
 def test_rubbish_is_dropped(rack, frame):
     assert rack.feed(frame) == [] and rack.other == []

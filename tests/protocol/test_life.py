@@ -158,7 +158,7 @@ def test_a_lost_probe_is_sent_again(rack):
 # ---- Waiting and progress. ----
 
 
-def test_a_rank_that_has_not_begun_is_named_once_per_round(make_rack):
+def test_a_rank_that_has_not_begun_is_named_for_as_long_as_its_round_waits(make_rack):
     rack = make_rack(world=3)
     a, b, c = rack.workers()
     rack.poll(*b.write(0, ints(1)))
@@ -166,9 +166,15 @@ def test_a_rank_that_has_not_begun_is_named_once_per_round(make_rack):
     assert rack.events() == []
     rack.poll(after_ns=RETRANSMIT_NS)
     assert [(e.kind, e.round, e.ranks) for e in rack.events()] == [("waiting", 0, 0b101)]
-    rack.poll(after_ns=10 * PROGRESS_NS)
-    assert rack.events() == [], "waited for as long as it takes"
-    rack.run([*a.write(0, ints(1)), *c.write(0, ints(1)), *c.write(1, ints(1))])
+    for ranks, late in ((0b101, None), (0b101, a), (0b100, None)):
+        rack.poll(after_ns=PROGRESS_NS - RETRANSMIT_NS)
+        assert rack.events() == [], "no sooner"
+        rack.poll(after_ns=RETRANSMIT_NS)
+        assert [(e.kind, e.round, e.ranks) for e in rack.events()] == [("waiting", 0, ranks)], (
+            "still waited for"
+        )
+        rack.run(late.write(0, ints(1)) if late else [])
+    rack.run([*c.write(0, ints(1)), *c.write(1, ints(1))])
     rack.poll(after_ns=PROGRESS_NS)
     assert [(e.kind, e.round, e.ranks) for e in rack.events()] == [("waiting", 1, 0b011)]
 
@@ -274,6 +280,28 @@ def test_leaving_a_round_that_another_rank_has_begun_is_a_fault(rack):
     rack.poll(*b.write(0, ints(1)))
     leave(rack, 0, 0)
     assert rack.fault().fault == "rank_left"
+
+
+def test_leaving_in_the_middle_of_a_message_is_a_fault_at_once(rack):
+    a, _ = rack.workers()
+    rack.poll(a.write(0, ints(2))[0])
+    leave(rack, 0, 0)
+    fault = rack.fault()
+    assert (fault.fault, fault.rank, fault.round) == ("rank_left", 0, 0)
+    rack.resume()
+    assert [(e.kind, e.rank) for e in rack.events()] == [("left", 0)], "it was in no message in this epoch"
+
+
+def test_the_fault_of_a_leave_is_told_before_any_left(make_rack):
+    """Whoever reads LEFT first would take the rank's end for a good one."""
+    rack = make_rack(world=3)
+    workers = rack.workers()
+    rack.run(p for w in workers for p in w.write(0, ints(1)))
+    rack.poll(*workers[2].write(1, ints(1)))
+    leave(rack, 0, 1)
+    assert [e.kind for e in rack.events()] == ["fault"], "the leave is answered in a later epoch"
+    rack.resume()
+    assert [(e.kind, e.rank) for e in rack.events()] == [("left", 0)]
 
 
 def test_a_fault_is_told_once(make_rack):

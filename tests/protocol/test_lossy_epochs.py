@@ -90,7 +90,7 @@ class Control:
             nic.connected = nic.ready = False
             assert nic.worker.received <= self._complete[nic.worker.pool], "returned, and yet void"
         self._probed.clear()
-        self._rack.resume(epoch=1 + self.faults)
+        self._rack.resume()
         order = self._random.sample(self._nics, len(self._nics))
         delays = sorted(self._random.randrange(100) for _ in order)
         self._due = [(step + delay, nic) for delay, nic in zip(delays, order, strict=True)]

@@ -233,6 +233,7 @@ def test_reserved_syndromes_are_ignored_and_counted(rack, syndrome):
     a, _ = rack.workers()
     assert acknowledge(rack, a, sent[-1].psn, syndrome) == []
     assert rack.drops() == {"reserved_syndrome": 1} and not rack.events()
+    assert (rack.stats.acks_received, rack.stats.naks_received) == (1, 0), "b's ACK alone"
     assert len(rack.poll(after_ns=2 * RETRANSMIT_NS)) == 4
 
 
@@ -263,6 +264,28 @@ def test_rnr_waits_at_least_its_timer_and_suspends_the_ack_timer(rack, code, wai
     again = results(rack.poll(after_ns=RETRANSMIT_NS // 4))
     assert same_but_ack_req(again) == same_but_ack_req(sent[1:])
     assert rack.stats.timeouts == 0
+
+
+def test_an_ack_that_advances_ends_the_rnr_wait(rack):
+    """The receiver shows that it is ready; what it has acknowledged is not sent again."""
+    sent = published(rack)
+    a, _ = rack.workers()
+    assert acknowledge(rack, a, sent[1].psn, 0x20 | 14) == []
+    assert acknowledge(rack, a, sent[0].psn) == [], "stale: the RNR NAK has acknowledged it"
+    assert rack.drops() == {"stale_ack": 1} and rack.poll() == [], "a ghost ends nothing"
+    again = acknowledge(rack, a, sent[1].psn)
+    assert same_but_ack_req(again) == same_but_ack_req(sent[2:])
+    assert acknowledge(rack, a, sent[-1].psn) == []
+    assert rack.poll(after_ns=PROGRESS_NS) == [] and rack.stats.timeouts == 0 and not rack.events()
+
+
+def test_an_ack_of_everything_ends_the_rnr_wait_with_nothing_to_send(rack):
+    sent = published(rack)
+    a, b = rack.workers()
+    assert acknowledge(rack, a, sent[1].psn, 0x20 | 14) == []
+    assert acknowledge(rack, a, sent[-1].psn) == []
+    out = results(rack.poll(*a.write(1, ints(1)), *b.write(1, ints(1))), a)
+    assert [p.opcode for p in out] == [wire.ONLY_IMM], "the next result does not wait"
 
 
 # ---- Rule 5: a contribution acknowledges a result. ----

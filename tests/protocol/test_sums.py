@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from . import wire
+from .library import lib
 from .rack import MTU, ints, results
 from .worker import MAX_F32, SUM_F32, SUM_I32, Array
 
@@ -133,3 +134,9 @@ def test_counters_count_each_payload_byte_once(rack):
     lane = rack.stats
     assert lane.acks_sent == 2 and lane.naks_sent == 0 and lane.acks_received == 2
     assert lane.qps == 2 and lane.slots == 4
+
+
+def test_the_time_of_a_round_follows_a_clock_that_is_set(rack):
+    lib.psc_lane_set_realtime_offset(rack.lane, 7_000)
+    rack.run(p for w in rack.workers() for p in w.write(0, ints(1)))
+    assert rack.jobs[0].stats.last_round_time_us == rack.now_ns // 1000 + 7

@@ -74,7 +74,7 @@ def _lane_families(lanes: list[LaneCounters]) -> Iterator[Metric]:
         ("receive_packets", "Frames received."),
         ("transmit_bytes", "Ethernet frame bytes sent, without FCS."),
         ("transmit_packets", "Frames sent."),
-        ("retransmitted_packets", "Result packets sent again."),
+        ("retransmitted_packets", "Result packets and probes sent again."),
         (
             "receive_missed_packets",
             "Frames that the port dropped because the lane did not fetch them in time.",
