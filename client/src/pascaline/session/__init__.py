@@ -15,7 +15,7 @@ from typing import Any, Literal, Self, overload
 
 from pascaline import codec as codecs
 from pascaline.contract import control as contract
-from pascaline.errors import ApplianceUnreachable, EpochEnded, PascalineError, SessionClosed, Timeout
+from pascaline.errors import ApplianceUnreachable, EpochEnded, PascalineError, SessionClosed, Timeout, again
 from pascaline.reduce import Line, op_windows
 from pascaline.session import fork
 from pascaline.session.arrays import flat_view
@@ -25,7 +25,7 @@ from pascaline.session.handshake import specs_of
 from pascaline.session.identity import resolve
 from pascaline.session.join import OPS, Joining, Wishes, refusal
 from pascaline.session.progress import Progress
-from pascaline.session.work import Work
+from pascaline.session.work import Work, refuse_in_progress_thread
 
 JOIN_TIMEOUT_S = 300.0
 _FLUSH_S = 5.0
@@ -110,7 +110,7 @@ class Session:
         limit_s = offer.straggler_timeout_s if timeout_s is None else timeout_s
         self._epochs = Epochs(offer, self._identity.appliance, link, self._lines, self._control.send)
         self._progress = Progress(
-            link, self._lines, by_class["data"], by_class["small"], limit_s, self._epochs
+            link, self._lines, by_class["data"], by_class["small"], limit_s, self._epochs, self._control.close
         )
         self._progress.start()
         self._control.deliver(self._on_message, self._on_end)
@@ -131,6 +131,8 @@ class Session:
         UnsupportedTensor, or the error that ended the session (EpochEnded, Timeout, SessionClosed).
         """
         self._check_usable()
+        if not async_op:
+            refuse_in_progress_thread()
         values = flat_view(tensor)
         chosen = self._codec_for(values, codec or self.codec)
         with self._lock:
@@ -172,11 +174,12 @@ class Session:
         """Finish what is pending, tell the appliance, wait until every rank has every result, close. Idempotent."""
         if self._closed:
             return
+        refuse_in_progress_thread()
         try:
             self._check_usable()
+            self._progress.leave()
             self._progress.wait_idle(threading.TIMEOUT_MAX)
             self._check_usable()
-            self._progress.leave()
             self._parted.wait(2 * self._epochs.offer.deadline_s + _LEFT_S)
             if not self._left:
                 self._progress.wait_ended(_FLUSH_S if self._parted.is_set() else 0)
@@ -225,7 +228,7 @@ class Session:
                 "only the process that joined can reduce; a worker of a DataLoader must not"
             )
         if self._progress.error:
-            raise self._progress.error
+            raise again(self._progress.error) from self._progress.error
 
     # Called by the control thread.
 
