@@ -179,3 +179,8 @@ def test_somebody_listens_and_says_nothing() -> None:
 def test_an_unknown_host() -> None:
     with pytest.raises(ApplianceUnreachable, match=r"no-such-host\.invalid:4790 does not answer"):
         Control("no-such-host.invalid", 4790)
+
+
+def test_an_ipv6_appliance_is_reached_and_named_in_brackets() -> None:
+    with pytest.raises(ApplianceUnreachable, match=r"\[::1\]:1 does not answer"):
+        Control("::1", 1)

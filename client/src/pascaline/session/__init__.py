@@ -15,7 +15,15 @@ from typing import Any, Literal, Self, overload
 
 from pascaline import codec as codecs
 from pascaline.contract import control as contract
-from pascaline.errors import ApplianceUnreachable, EpochEnded, PascalineError, SessionClosed, Timeout, again
+from pascaline.errors import (
+    ApplianceUnreachable,
+    ConfigurationError,
+    EpochEnded,
+    PascalineError,
+    SessionClosed,
+    Timeout,
+    again,
+)
 from pascaline.reduce import Line, op_windows
 from pascaline.session import fork
 from pascaline.session.arrays import flat_view
@@ -75,6 +83,9 @@ class Session:
             self._identity.world_size,
             self._identity.job,
         )
+        wishes = Wishes(plan, chunk_bytes, window, join_timeout_s)
+        wishes.check()
+        self._refuse_a_second()
         self.codec = codec
         self._pid = os.getpid()
         self._lock = threading.Lock()
@@ -83,7 +94,18 @@ class Session:
         self._left = False
         self._parted = threading.Event()
         self._codecs: dict[tuple[str, str], codecs.Codec] = {}
-        self._join(Wishes(plan, chunk_bytes, window, join_timeout_s), timeout_s)
+        self._join(wishes, timeout_s)
+
+    def _refuse_a_second(self) -> None:
+        """One process is one worker: joining again would end the first session as if the worker had restarted."""
+        for other in fork.sessions():
+            if not isinstance(other, Session) or other._progress.error:
+                continue
+            if (other.job, other.rank) == (self.job, self.rank):
+                raise ConfigurationError(
+                    f"this process has joined job {self.job!r} as rank {self.rank} already: share that session "
+                    "(register(model, session=...), PascalineState(session=...)), leave it first, or give another job="
+                )
 
     def _join(self, wishes: Wishes, timeout_s: float | None) -> None:
         from pascaline.link import verbs  # here, so that a machine without pyverbs can import this package
