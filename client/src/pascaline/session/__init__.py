@@ -24,6 +24,7 @@ from pascaline.errors import (
     Timeout,
     again,
 )
+from pascaline.link import Link
 from pascaline.reduce import Line, op_windows
 from pascaline.session import fork
 from pascaline.session.arrays import flat_view
@@ -111,7 +112,6 @@ class Session:
         from pascaline.link import verbs  # here, so that a machine without pyverbs can import this package
 
         with contextlib.ExitStack() as undo:
-            before = verbs.rdma_descriptors()
             port = verbs.open_port(self._identity.device)
             undo.callback(port.context.close)
             handshake_s = EMULATED_HANDSHAKE_S if port.software else HANDSHAKE_S
@@ -123,20 +123,29 @@ class Session:
             link = verbs.VerbsLink(port, specs_of(offer))
             undo.callback(link.close)
             joining.connect(link, offer)
-            undo.pop_all()
-        self._port = port
-        self._descriptors = verbs.rdma_descriptors() - before | {self._control.fileno()}
+            self._port = port
+            self._descriptors = port.descriptors | {self._control.fileno()}
+            self._start(link, offer, timeout_s)
+            undo.pop_all()  # from here on `close` undoes
+        try:
+            fork.track(self)
+            self._control.deliver(self._on_message, self._on_end)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, link: Link, offer: contract.Offer, timeout_s: float | None) -> None:
+        """The progress thread takes the link over."""
         windows = op_windows(list(OPS))
         self._lines = [Line(pool, windows) for pool in link.pools]
         by_class = {pool.pool_class: line for pool, line in zip(offer.pools, self._lines, strict=True)}
         limit_s = offer.straggler_timeout_s if timeout_s is None else timeout_s
         self._epochs = Epochs(offer, self._identity.appliance, link, self._lines, self._control.send)
+        self._completion_fd = link.completion_fd
         self._progress = Progress(
             link, self._lines, by_class["data"], by_class["small"], limit_s, self._epochs, self._control.close
         )
         self._progress.start()
-        self._control.deliver(self._on_message, self._on_end)
-        fork.track(self)
 
     @overload
     def all_reduce(self, tensor: Any, async_op: Literal[False] = False, codec: str | None = None) -> None: ...
@@ -216,13 +225,17 @@ class Session:
         """Abort: end everything at once, without a word to the other ranks, whose rounds then fail. Idempotent."""
         if self._closed or os.getpid() != self._pid:
             return
-        self._closed = True
-        self._progress.end(SessionClosed(f"the session of rank {self.rank} in job {self.job!r} is closed"))
-        ended = self._progress.wait_ended(_FLUSH_S)
-        self._control.close()
-        if ended:  # else the thread may still be inside the device's library
-            self._port.context.close()
-        fork.untrack(self)
+        try:  # every step may be interrupted by Ctrl-C, and then done again
+            self._progress.end(
+                SessionClosed(f"the session of rank {self.rank} in job {self.job!r} is closed")
+            )
+            ended = self._progress.wait_ended(_FLUSH_S)
+            self._control.close()
+            if ended:  # else the thread may still be inside the device's library
+                self._port.context.close()
+            self._closed = True
+        finally:
+            fork.untrack(self)
 
     def __enter__(self) -> Self:
         return self
@@ -237,7 +250,9 @@ class Session:
 
     def descriptors(self) -> set[int]:
         """Descriptors that a forked child must not hold."""
-        return {*self._descriptors, self._progress.wake_fd}
+        if self._progress.error:  # the thread has closed its own
+            return set(self._descriptors)
+        return {*self._descriptors, self._completion_fd, self._progress.wake_fd}
 
     def idle(self) -> bool:
         """Whether nothing is pending and nothing has failed."""

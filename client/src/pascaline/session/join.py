@@ -93,6 +93,12 @@ class Joining(Handshake):
             raise ContractMismatch(
                 f"the appliance numbers its pools {[pool.pool for pool in offer.pools]}, not from 0 up"
             )
+        classes = sorted(pool.pool_class for pool in offer.pools)
+        if classes != ["data", "small"]:
+            raise ContractMismatch(
+                f"the appliance offers pools {classes}, a session needs one for data and one for small messages: "
+                "install the same release on both ends"
+            )
         if offer.mtu > port.mtu_bytes:
             raise LocalSetupError(
                 f"the appliance chose a path MTU of {offer.mtu} bytes, {port.device} can {port.mtu_bytes}: "

@@ -64,7 +64,11 @@ class Progress:
     def start(self) -> None:
         """Begin."""
         self._epochs.wake = self._wake
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:
+            os.close(self.wake_fd)
+            raise
 
     def submit(self, values: Any, codec: Codec, work: Work) -> None:
         """Take the last place in the order of calls. Raises the error that ended the session."""
