@@ -29,7 +29,9 @@ def rack() -> Iterator[Rack]:
 
 def progress_of(rack: Rack, rank: int) -> Progress:
     lines = rack.lines(rank)
-    return Progress(rack.links[rank], lines, lines[0], lines[1], 20.0, rack.epochs_of(rank, lines))
+    return Progress(
+        rack.links[rank], lines, lines[0], lines[1], 20.0, rack.epochs_of(rank, lines), lambda: None
+    )
 
 
 @pytest.fixture

@@ -127,6 +127,24 @@ def test_a_session_that_was_given_stays_its_owner_s_to_leave(monkeypatch: pytest
     assert [(session.left, session.closed) for session in own] == [(True, False), (False, True)]
 
 
+def test_groups_of_other_ranks_are_other_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    joined: list[dict[str, Any]] = []
+    monkeypatch.setattr(
+        "pascaline.torch.state.Session", lambda **options: joined.append(options) or Doubling()
+    )
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "run")
+    group = dist.new_group([0])
+    monkeypatch.setattr(dist, "get_world_size", lambda group=None: 1 if group else 4)
+    for ranks in ([0], [2], [0, 1, 2, 3]):
+        monkeypatch.setattr(dist, "get_process_group_ranks", lambda _, ranks=ranks: ranks)
+        pascaline.torch.PascalineState(group)
+        pascaline.torch.PascalineState(group, job="mine")
+    names = [options.get("job") for options in joined]
+    assert names[4:] == [None, "mine"]
+    assert all(str(name).startswith(("run@ranks-", "mine@ranks-")) for name in names[:4])
+    assert len(set(names)) == 6
+
+
 def test_a_model_that_has_a_hook_already_leaves_no_session_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     model, own = model_with(Doubling()), Doubling()
     monkeypatch.setattr("pascaline.torch.state.Session", lambda **_: own)

@@ -28,6 +28,7 @@ from pascaline.session.identity import Identity
 from pascaline.session.join import Joining, Wishes
 
 PORT = Port(None, "rxe0", 1, 3, "10.0.0.7", 1024, True)
+CLASSES: list[contract.PoolClass] = ["data", "small"]
 OFFER = contract.Offer(
     epoch=1,
     address="10.0.0.1",
@@ -35,8 +36,8 @@ OFFER = contract.Offer(
     traffic_class=106,
     pools=[
         contract.PoolOffer(
-            pool=0,
-            pool_class="data",
+            pool=index,
+            pool_class=pool_class,
             lane=0,
             window=4,
             chunk_bytes=65536,
@@ -45,6 +46,7 @@ OFFER = contract.Offer(
             rkey=3,
             va_base="0x4",
         )
+        for index, pool_class in enumerate(CLASSES)
     ],
     straggler_timeout_s=60,
     deadline_s=5,
@@ -118,6 +120,11 @@ def test_a_join_says_who_and_what_and_gets_its_offer() -> None:
             LocalSetupError,
             "MTU of 4096 bytes, rxe0 can 1024.*at least 4176",
         ),
+        (
+            OFFER.model_copy(update={"pools": OFFER.pools[:1]}),
+            ContractMismatch,
+            r"offers pools \['data'\], a session needs one for data and one for small",
+        ),
         ('{"type": "hello"}', ContractMismatch, "does not know"),
         ("not json", ContractMismatch, "does not know"),
     ],
@@ -179,3 +186,8 @@ def test_somebody_listens_and_says_nothing() -> None:
 def test_an_unknown_host() -> None:
     with pytest.raises(ApplianceUnreachable, match=r"no-such-host\.invalid:4790 does not answer"):
         Control("no-such-host.invalid", 4790)
+
+
+def test_an_ipv6_appliance_is_reached_and_named_in_brackets() -> None:
+    with pytest.raises(ApplianceUnreachable, match=r"\[::1\]:1 does not answer"):
+        Control("::1", 1)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 import torch
 
 from pascaline import codec as codecs
+from pascaline.contract import control
 from pascaline.errors import EpochEnded, PascalineError, SessionClosed, Timeout
 from pascaline.session.progress import Progress
 from pascaline.session.work import Work
@@ -20,10 +22,12 @@ from pascaline.session.work import Work
 from .rack import Rack
 
 
-def progress_of(rack: Rack, rank: int, timeout_s: float = 20.0) -> Progress:
+def progress_of(
+    rack: Rack, rank: int, timeout_s: float = 20.0, hang_up: Callable[[], None] = lambda: None
+) -> Progress:
     lines = rack.lines(rank)
     epochs = rack.epochs_of(rank, lines)
-    progress = Progress(rack.links[rank], lines, lines[0], lines[1], timeout_s, epochs)
+    progress = Progress(rack.links[rank], lines, lines[0], lines[1], timeout_s, epochs, hang_up)
     progress.start()
     return progress
 
@@ -162,3 +166,63 @@ def test_a_future_of_a_completed_work_is_complete() -> None:
     work.complete()
     assert work.get_future().done()
     assert work.wait()
+
+
+def test_a_wait_in_a_callback_is_refused_instead_of_hanging(pair: list[Progress]) -> None:
+    first, second = Work(torch.ones(1), 0), Work(torch.ones(1), 1)
+    chained = first.get_future().then(lambda _: second.wait(3))
+    for sequence, work in enumerate((first, second)):
+        pair[0].submit(np.ones(1, np.float32), codecs.SUM_F32, work)
+        submit(pair[1], np.ones(1, np.float32), sequence)
+    with pytest.raises(Exception, match=r"chain the next step with then\(\)"):
+        chained.wait()
+    assert second.wait(10)
+
+
+@pytest.mark.parametrize("defect", [False, True])
+def test_an_end_that_was_decided_here_hangs_up(defect: bool) -> None:
+    hung_up, rack = threading.Event(), Rack(2)
+    progress = progress_of(rack, 0, timeout_s=0.3, hang_up=hung_up.set)
+    if defect:
+        rack.links[0].completions = None  # type: ignore[assignment,method-assign]
+    with pytest.raises(PascalineError, match="internal error" if defect else "has waited"):
+        submit(progress, np.ones(1, np.float32)).wait(5)
+    assert hung_up.wait(5)
+    assert progress.wait_ended(5)
+
+
+def test_leave_comes_after_what_was_submitted_before_it_and_nothing_is_taken_after_it() -> None:
+    rack = Rack(1)
+    lines = rack.lines(0)
+    progress = Progress(rack.links[0], lines, lines[0], lines[1], 20, rack.epochs_of(0, lines), lambda: None)
+    work = submit(progress, np.ones(1, np.float32))
+    turn = progress._turn
+
+    def late_turn() -> None:  # what a submit between a turn and the leave looks like
+        progress._turn = turn  # type: ignore[method-assign]
+
+    progress._turn = late_turn  # type: ignore[method-assign]
+    progress.leave()
+    with pytest.raises(SessionClosed, match="is leaving"):
+        submit(progress, np.ones(1, np.float32), 1)
+    progress.start()
+    assert work.wait(5)
+    progress.end(SessionClosed("the test is over"))
+    assert progress.wait_ended(5)
+    assert rack.heard == [(0, control.Leave(received=[1, 0]))]
+
+
+def test_each_raise_is_an_exception_of_its_own() -> None:
+    verdict = EpochEnded("rank 1 is gone", "connection_lost", 1)
+    caught = []
+    for sequence in range(2):
+        work = Work(None, sequence)
+        work.complete(verdict)
+        with pytest.raises(EpochEnded, match="rank 1 is gone") as info:
+            work.wait()
+        caught.append(info.value)
+    assert caught[0] is not caught[1]
+    assert [(e.fault, e.rank, e.__cause__) for e in caught] == [("connection_lost", 1, verdict)] * 2
+    assert verdict.__traceback__ is None
+    copied = pickle.loads(pickle.dumps(verdict))
+    assert (type(copied), str(copied), copied.rank) == (EpochEnded, "rank 1 is gone", 1)

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -49,13 +50,27 @@ class SegmentWriter:
         self.header.job_offset_bytes = job_offset_bytes
         self.header.job_stride_bytes = job_bytes
         self.header.segment_bytes = size_bytes
+        self._dies, self._lock = threading.Event(), threading.Lock()
         self.beat()
+        threading.Thread(target=self._live, daemon=True).start()
         self.header.magic = constants.PSC_STATS_MAGIC
         unpublished.rename(path)
 
-    def beat(self, age_s: float = -3600.0) -> None:
-        """Renew the heartbeat; by default one that stays fresh for as long as a test runs."""
+    def beat(self, age_s: float = 0.0) -> None:
+        """Renew the heartbeat."""
         self.header.heartbeat_us = int((time.time() - age_s) * 1e6)
+
+    def last_beat(self, age_s: float) -> None:
+        """The heartbeat as it is when none follows."""
+        with self._lock:
+            self._dies.set()
+            self.beat(age_s)
+
+    def _live(self) -> None:
+        while not self._dies.wait(1.0):
+            with self._lock:
+                if not self._dies.is_set():
+                    self.beat()
 
     def lane(self, lane: int) -> Any:
         offset_bytes = self.header.lane_offset_bytes + lane * self.header.lane_stride_bytes

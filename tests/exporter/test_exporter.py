@@ -99,7 +99,7 @@ def test_a_row_that_changes_its_identity_is_left_out(stats_path: Path, exporter:
 
 
 def break_nothing(segment: SegmentWriter) -> None:
-    segment.beat(age_s=1)
+    segment.last_beat(age_s=1)
 
 
 def break_magic(segment: SegmentWriter) -> None:
@@ -115,7 +115,11 @@ def break_stopped(segment: SegmentWriter) -> None:
 
 
 def break_heartbeat(segment: SegmentWriter) -> None:
-    segment.beat(age_s=60)
+    segment.last_beat(age_s=60)
+
+
+def heartbeat_in_the_future(segment: SegmentWriter) -> None:
+    segment.last_beat(age_s=-7200)
 
 
 def break_layout(segment: SegmentWriter) -> None:
@@ -129,6 +133,7 @@ def break_layout(segment: SegmentWriter) -> None:
         (break_magic, "begins with 0x00000000"),
         (break_version, "writes version 2 of the statistics segment and this exporter reads version 1"),
         (break_stopped, "was stopped"),
+        (heartbeat_in_the_future, "renewed its heartbeat 7200 s in the future: the clock was set back"),
         (break_heartbeat, "last renewed its heartbeat 60 s ago"),
         (break_layout, "is damaged"),
     ],

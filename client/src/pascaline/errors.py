@@ -5,9 +5,18 @@ Each message is one sentence (or two) that names the values and the way out.
 
 from __future__ import annotations
 
+import copy
+from typing import Any, TypeVar
+
+E = TypeVar("E", bound=BaseException)
+
 
 class PascalineError(Exception):
     """Root of all errors of this package."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles keep what an heir's constructor takes beside the message."""
+        return _rebuilt, (type(self), self.args, self.__dict__)
 
 
 class ConfigurationError(PascalineError, ValueError):
@@ -61,3 +70,15 @@ class Timeout(PascalineError, TimeoutError):
     def __init__(self, message: str, ranks: tuple[int, ...] = ()) -> None:
         super().__init__(message)
         self.ranks = ranks
+
+
+def _rebuilt(kind: type[PascalineError], args: tuple[Any, ...], attributes: dict[str, Any]) -> PascalineError:
+    error = kind.__new__(kind, *args)
+    error.args = args  # which OSError, a base of Timeout, leaves to its constructor
+    error.__dict__.update(attributes)
+    return error
+
+
+def again(error: E) -> E:
+    """To be raised `from error`, which many calls and threads meet: each gets a traceback of its own."""
+    return copy.copy(error)

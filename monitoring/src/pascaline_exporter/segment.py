@@ -162,6 +162,12 @@ def _check_alive(path: Path, header: Any) -> None:
     if header.stopped:
         raise SegmentError("stopped", f"the appliance (pid {header.pid}) was stopped: start it again")
     age_s = time.time() - header.heartbeat_us / 1e6
+    if age_s < -HEARTBEAT_LIMIT_S:
+        raise SegmentError(
+            "stale",
+            f"the appliance (pid {header.pid}) renewed its heartbeat {-age_s:.0f} s in the future: the clock was set back, "
+            "and whether it lives will be known when it next renews it",
+        )
     if age_s > HEARTBEAT_LIMIT_S:
         raise SegmentError(
             "stale",

@@ -15,7 +15,16 @@ from typing import Any, Literal, Self, overload
 
 from pascaline import codec as codecs
 from pascaline.contract import control as contract
-from pascaline.errors import ApplianceUnreachable, EpochEnded, PascalineError, SessionClosed, Timeout
+from pascaline.errors import (
+    ApplianceUnreachable,
+    ConfigurationError,
+    EpochEnded,
+    PascalineError,
+    SessionClosed,
+    Timeout,
+    again,
+)
+from pascaline.link import Link
 from pascaline.reduce import Line, op_windows
 from pascaline.session import fork
 from pascaline.session.arrays import flat_view
@@ -25,7 +34,7 @@ from pascaline.session.handshake import specs_of
 from pascaline.session.identity import resolve
 from pascaline.session.join import OPS, Joining, Wishes, refusal
 from pascaline.session.progress import Progress
-from pascaline.session.work import Work
+from pascaline.session.work import Work, refuse_in_progress_thread
 
 JOIN_TIMEOUT_S = 300.0
 _FLUSH_S = 5.0
@@ -75,6 +84,9 @@ class Session:
             self._identity.world_size,
             self._identity.job,
         )
+        wishes = Wishes(plan, chunk_bytes, window, join_timeout_s)
+        wishes.check()
+        self._refuse_a_second()
         self.codec = codec
         self._pid = os.getpid()
         self._lock = threading.Lock()
@@ -83,13 +95,23 @@ class Session:
         self._left = False
         self._parted = threading.Event()
         self._codecs: dict[tuple[str, str], codecs.Codec] = {}
-        self._join(Wishes(plan, chunk_bytes, window, join_timeout_s), timeout_s)
+        self._join(wishes, timeout_s)
+
+    def _refuse_a_second(self) -> None:
+        """One process is one worker: joining again would end the first session as if the worker had restarted."""
+        for other in fork.sessions():
+            if not isinstance(other, Session) or other._progress.error:
+                continue
+            if (other.job, other.rank) == (self.job, self.rank):
+                raise ConfigurationError(
+                    f"this process has joined job {self.job!r} as rank {self.rank} already: share that session "
+                    "(register(model, session=...), PascalineState(session=...)), leave it first, or give another job="
+                )
 
     def _join(self, wishes: Wishes, timeout_s: float | None) -> None:
         from pascaline.link import verbs  # here, so that a machine without pyverbs can import this package
 
         with contextlib.ExitStack() as undo:
-            before = verbs.rdma_descriptors()
             port = verbs.open_port(self._identity.device)
             undo.callback(port.context.close)
             handshake_s = EMULATED_HANDSHAKE_S if port.software else HANDSHAKE_S
@@ -101,20 +123,29 @@ class Session:
             link = verbs.VerbsLink(port, specs_of(offer))
             undo.callback(link.close)
             joining.connect(link, offer)
-            undo.pop_all()
-        self._port = port
-        self._descriptors = verbs.rdma_descriptors() - before | {self._control.fileno()}
+            self._port = port
+            self._descriptors = port.descriptors | {self._control.fileno()}
+            self._start(link, offer, timeout_s)
+            undo.pop_all()  # from here on `close` undoes
+        try:
+            fork.track(self)
+            self._control.deliver(self._on_message, self._on_end)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, link: Link, offer: contract.Offer, timeout_s: float | None) -> None:
+        """The progress thread takes the link over."""
         windows = op_windows(list(OPS))
         self._lines = [Line(pool, windows) for pool in link.pools]
         by_class = {pool.pool_class: line for pool, line in zip(offer.pools, self._lines, strict=True)}
         limit_s = offer.straggler_timeout_s if timeout_s is None else timeout_s
         self._epochs = Epochs(offer, self._identity.appliance, link, self._lines, self._control.send)
+        self._completion_fd = link.completion_fd
         self._progress = Progress(
-            link, self._lines, by_class["data"], by_class["small"], limit_s, self._epochs
+            link, self._lines, by_class["data"], by_class["small"], limit_s, self._epochs, self._control.close
         )
         self._progress.start()
-        self._control.deliver(self._on_message, self._on_end)
-        fork.track(self)
 
     @overload
     def all_reduce(self, tensor: Any, async_op: Literal[False] = False, codec: str | None = None) -> None: ...
@@ -131,6 +162,8 @@ class Session:
         UnsupportedTensor, or the error that ended the session (EpochEnded, Timeout, SessionClosed).
         """
         self._check_usable()
+        if not async_op:
+            refuse_in_progress_thread()
         values = flat_view(tensor)
         chosen = self._codec_for(values, codec or self.codec)
         with self._lock:
@@ -172,11 +205,12 @@ class Session:
         """Finish what is pending, tell the appliance, wait until every rank has every result, close. Idempotent."""
         if self._closed:
             return
+        refuse_in_progress_thread()
         try:
             self._check_usable()
+            self._progress.leave()
             self._progress.wait_idle(threading.TIMEOUT_MAX)
             self._check_usable()
-            self._progress.leave()
             self._parted.wait(2 * self._epochs.offer.deadline_s + _LEFT_S)
             if not self._left:
                 self._progress.wait_ended(_FLUSH_S if self._parted.is_set() else 0)
@@ -191,13 +225,17 @@ class Session:
         """Abort: end everything at once, without a word to the other ranks, whose rounds then fail. Idempotent."""
         if self._closed or os.getpid() != self._pid:
             return
-        self._closed = True
-        self._progress.end(SessionClosed(f"the session of rank {self.rank} in job {self.job!r} is closed"))
-        ended = self._progress.wait_ended(_FLUSH_S)
-        self._control.close()
-        if ended:  # else the thread may still be inside the device's library
-            self._port.context.close()
-        fork.untrack(self)
+        try:  # every step may be interrupted by Ctrl-C, and then done again
+            self._progress.end(
+                SessionClosed(f"the session of rank {self.rank} in job {self.job!r} is closed")
+            )
+            ended = self._progress.wait_ended(_FLUSH_S)
+            self._control.close()
+            if ended:  # else the thread may still be inside the device's library
+                self._port.context.close()
+            self._closed = True
+        finally:
+            fork.untrack(self)
 
     def __enter__(self) -> Self:
         return self
@@ -212,7 +250,9 @@ class Session:
 
     def descriptors(self) -> set[int]:
         """Descriptors that a forked child must not hold."""
-        return {*self._descriptors, self._progress.wake_fd}
+        if self._progress.error:  # the thread has closed its own
+            return set(self._descriptors)
+        return {*self._descriptors, self._completion_fd, self._progress.wake_fd}
 
     def idle(self) -> bool:
         """Whether nothing is pending and nothing has failed."""
@@ -225,7 +265,7 @@ class Session:
                 "only the process that joined can reduce; a worker of a DataLoader must not"
             )
         if self._progress.error:
-            raise self._progress.error
+            raise again(self._progress.error) from self._progress.error
 
     # Called by the control thread.
 

@@ -24,7 +24,8 @@ HANDSHAKE_S = 2.5
 EMULATED_HANDSHAKE_S = 15.0
 """Soft-RoCE often means an emulated machine, where a handshake takes seconds when several workers start."""
 _PING_EVERY_S = 2.0
-_PONG_WITHIN_S = 20.0
+_PONG_WITHIN_S = 60.0
+"""The appliance's process, and ours: a thread that holds the GIL for long keeps the answer from being read."""
 _DEAD_PEER_S = 5
 """Kernel keep-alive: a dead host is noticed without the interpreter, whose GIL a long import may hold."""
 _SILENCE_SHARE = 0.7
@@ -42,7 +43,7 @@ class Control:
     """One worker's connection to the appliance."""
 
     def __init__(self, host: str, port: int, handshake_s: float = HANDSHAKE_S) -> None:
-        self.address = f"{host}:{port}"
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._open = contextlib.ExitStack()
         try:
             self._socket = socket.create_connection((host, port), timeout=CONNECT_S)

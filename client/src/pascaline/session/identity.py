@@ -5,8 +5,10 @@ Reads the environment only. Errors name the argument and the variable.
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,6 +18,7 @@ from pascaline.errors import ConfigurationError
 
 _JOB_FORBIDDEN = re.compile(r"[^A-Za-z0-9._:/@-]")
 _JOB_MAX_CHARS = 90
+_MAX_RESTARTS = 2**32 - 1
 
 
 @dataclass(frozen=True)
@@ -55,9 +58,11 @@ def resolve(
     if not 0 <= rank < world_size:
         raise ConfigurationError(f"rank is {rank}: with world_size {world_size} it is 0 to {world_size - 1}")
     restarts = _integer(restart_count, "restart_count", "TORCHELASTIC_RESTART_COUNT", env, default=0)
+    if not 0 <= restarts <= _MAX_RESTARTS:
+        raise ConfigurationError(f"restart_count is {restarts}: it is 0 to {_MAX_RESTARTS}")
     host, port = parse_address(appliance or env.get("PASCALINE_APPLIANCE", ""))
     device = device or env.get("PASCALINE_DEVICE") or None
-    return Identity(job or _job_name(env), rank, world_size, restarts, host, port, device)
+    return Identity(job_name(job, env), rank, world_size, restarts, host, port, device)
 
 
 def _integer(
@@ -78,12 +83,32 @@ def _integer(
         raise ConfigurationError(f"{variable} is {text!r}: it must be an integer") from None
 
 
-def _job_name(env: Mapping[str, str]) -> str:
-    """The run id of torchrun; its default "none" is shared by all runs, so the rendezvous address tells them apart."""
+def job_name(job: str | None = None, env: Mapping[str, str] = os.environ, suffix: str = "") -> str:
+    """`job`, else the run id of torchrun, and `suffix`.
+
+    The default run id "none" is shared by all runs: the rendezvous address tells them apart, and where that is a
+    loopback address, which every host has, the host's name.
+    """
+    if job is not None:
+        if not job or _JOB_FORBIDDEN.search(job) or len(job + suffix) > _JOB_MAX_CHARS:
+            raise ConfigurationError(
+                f"job is {job!r}: it takes 1 to {_JOB_MAX_CHARS - len(suffix)} letters, digits and any of . _ : / @ -"
+            )
+        return job + suffix
     run = env.get("TORCHELASTIC_RUN_ID", "none")
     if run == "none":
-        run = f"{env.get('MASTER_ADDR', 'localhost')}:{env.get('MASTER_PORT', '0')}"
-    return _JOB_FORBIDDEN.sub("-", run)[:_JOB_MAX_CHARS]
+        master = env.get("MASTER_ADDR", "localhost")
+        run = f"{master}:{env.get('MASTER_PORT', '0')}"
+        if _is_loopback(master):
+            run += f"@{socket.gethostname()}"
+    return _JOB_FORBIDDEN.sub("-", run)[: _JOB_MAX_CHARS - len(suffix)] + suffix
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def parse_address(text: str) -> tuple[str, int]:

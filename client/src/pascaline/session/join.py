@@ -16,6 +16,7 @@ from pascaline.contract import control as contract
 from pascaline.contract import wire
 from pascaline.errors import (
     ApplianceUnreachable,
+    ConfigurationError,
     ContractMismatch,
     EpochEnded,
     JoinRefused,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 OPS: list[contract.Op] = ["sum_f32", "sum_i32", "max_f32"]
 """Op windows 1, 2, 3 of every session: each collective chooses its codec."""
 _LAST_WORD_S = 0.1
+PLAN_MAX_CHARS = 128
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,18 @@ class Wishes:
     chunk_bytes: int | None
     window: int | None
     timeout_s: float
+
+    def check(self) -> None:
+        """Refuse what the contract would, before any device is opened."""
+        if len(self.plan) > PLAN_MAX_CHARS:
+            raise ConfigurationError(
+                f"plan has {len(self.plan)} characters: pass a digest, of at most {PLAN_MAX_CHARS}"
+            )
+        for name, wish in (("chunk_bytes", self.chunk_bytes), ("window", self.window)):
+            if wish is not None and wish < 1:
+                raise ConfigurationError(
+                    f"{name} is {wish}: pass a positive number, or nothing for the appliance's choice"
+                )
 
 
 class Joining(Handshake):
@@ -78,6 +92,12 @@ class Joining(Handshake):
         if [pool.pool for pool in offer.pools] != list(range(len(offer.pools))):
             raise ContractMismatch(
                 f"the appliance numbers its pools {[pool.pool for pool in offer.pools]}, not from 0 up"
+            )
+        classes = sorted(pool.pool_class for pool in offer.pools)
+        if classes != ["data", "small"]:
+            raise ContractMismatch(
+                f"the appliance offers pools {classes}, a session needs one for data and one for small messages: "
+                "install the same release on both ends"
             )
         if offer.mtu > port.mtu_bytes:
             raise LocalSetupError(

@@ -12,24 +12,27 @@ import select
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from pascaline.codec import Codec
-from pascaline.errors import PascalineError, Timeout
+from pascaline.errors import PascalineError, SessionClosed, Timeout, again
 from pascaline.link import Link, LinkFault
 from pascaline.reduce import Collective, Line
 from pascaline.session.epochs import Epochs, Halted
-from pascaline.session.work import Work
+from pascaline.session.work import ProgressThread, Work
 
 _WATCH_S = 0.5
 
 
 class Progress:
-    """Owner of a joined link. Lines: one per pool, `data` and `small` by class."""
+    """Owner of a joined link. Lines: one per pool, `data` and `small` by class.
+
+    `hang_up` closes the control connection: so the appliance hears of every end, even of one that was decided here.
+    """
 
     def __init__(
         self,
@@ -39,9 +42,10 @@ class Progress:
         small: Line,
         timeout_s: float,
         epochs: Epochs,
+        hang_up: Callable[[], None],
     ) -> None:
         self._link, self._lines, self._data, self._small = link, lines, data, small
-        self._epochs = epochs
+        self._epochs, self._hang_up = epochs, hang_up
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._inbox: deque[tuple[Collective, Work]] = deque()
@@ -50,23 +54,29 @@ class Progress:
         self._idle.set()
         self._last_progress = time.monotonic()
         self._waiting: tuple[tuple[int, ...], str] = ((), "")
-        self._leave_wanted = False
+        self._leave_wanted = self._leave_said = False
         self.error: PascalineError | None = None
         self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._thread = threading.Thread(target=self._run, name="pascaline-progress", daemon=True)
+        self._thread = ProgressThread(target=self._run, name="pascaline-progress", daemon=True)
 
     # Called from other threads.
 
     def start(self) -> None:
         """Begin."""
         self._epochs.wake = self._wake
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:
+            os.close(self.wake_fd)
+            raise
 
     def submit(self, values: Any, codec: Codec, work: Work) -> None:
         """Take the last place in the order of calls. Raises the error that ended the session."""
         with self._lock:
             if self.error:
-                raise self.error
+                raise again(self.error) from self.error
+            if self._leave_wanted:
+                raise SessionClosed("this session is leaving: call all_reduce before leave")
             self._idle.clear()
             collective = Collective(values, codec, work.sequence, partial(self._complete, work))
             self._inbox.append((collective, work))
@@ -77,8 +87,12 @@ class Progress:
         self._epochs.end(error)
 
     def leave(self) -> None:
-        """Say Leave as soon as nothing is pending; in the thread, so that it never meets a resume half-way."""
-        self._leave_wanted = True
+        """Say Leave as soon as nothing is pending; in the thread, so that it never meets a resume half-way.
+
+        From now on nothing is taken any more.
+        """
+        with self._lock:
+            self._leave_wanted = True
         self._wake()
 
     def _wake(self) -> None:
@@ -129,9 +143,7 @@ class Progress:
                     self._turn()
                     self._watch_clock()
                     self._epochs.check()
-                    if self._leave_wanted and not self._works:
-                        self._leave_wanted = False
-                        self._epochs.leave()
+                    self._leave_when_idle()
                     continue
                 except Halted as halted:
                     self._epochs.resume(halted.ended)
@@ -141,6 +153,13 @@ class Progress:
                 self._waiting = ((), "")
         except PascalineError as error:
             return error
+
+    def _leave_when_idle(self) -> None:
+        with self._lock:  # whatever was submitted before `leave` stands in the inbox
+            now = self._leave_wanted and not (self._leave_said or self._works or self._inbox)
+        if now:
+            self._leave_said = True
+            self._epochs.leave()
 
     def _turn(self) -> None:
         """Calls enter their lines, results are decoded, windows move, the next chunks are written."""
@@ -187,10 +206,13 @@ class Progress:
                 works = [*self._works, *(work for _, work in self._inbox)]
                 self._works.clear()
                 self._inbox.clear()
-            for work in works:
-                work.complete(error)
-            self._idle.set()
-            os.close(self.wake_fd)
+            try:
+                for work in works:
+                    work.complete(error)
+            finally:
+                self._idle.set()
+                os.close(self.wake_fd)
+                self._hang_up()
 
 
 def _chained(error: PascalineError, cause: Exception) -> PascalineError:

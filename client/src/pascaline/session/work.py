@@ -8,7 +8,20 @@ import threading
 from datetime import timedelta
 from typing import Any
 
-from pascaline.errors import Timeout
+from pascaline.errors import PascalineError, Timeout, again
+
+
+class ProgressThread(threading.Thread):
+    """A thread that completes works: it must never wait for one."""
+
+
+def refuse_in_progress_thread() -> None:
+    """Raise where a wait would wait for itself for ever: in a future's callback."""
+    if isinstance(threading.current_thread(), ProgressThread):
+        raise PascalineError(
+            "a callback of a future runs in the thread that moves all reductions, so a wait there would never end: "
+            "chain the next step with then() instead, or wait in a thread of your own"
+        )
 
 
 class Work:
@@ -32,15 +45,17 @@ class Work:
 
     def wait(self, timeout: float | timedelta | None = None) -> bool:
         """Sleep until completed, without the GIL; Ctrl-C interrupts. Raises the error, or Timeout after
-        `timeout` seconds.
+        `timeout` seconds. Not to be called in a callback of a future.
 
         Timeout does not cancel: all ranks must post the same sequence, so the tensor stays in use.
         """
+        if not self._done.is_set():
+            refuse_in_progress_thread()
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         if not self._done.wait(seconds):
             raise Timeout(f"all_reduce {self.sequence} has not completed within {seconds} s; it goes on")
         if self._error:
-            raise self._error
+            raise again(self._error) from self._error
         return True
 
     def get_future(self) -> Any:
@@ -73,6 +88,6 @@ class Work:
 
     def _settle(self, future: Any) -> None:
         if self._error:
-            future.set_exception(self._error)
+            future.set_exception(again(self._error))
         else:
             future.set_result(self._tensor)

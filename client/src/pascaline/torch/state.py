@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from types import TracebackType
 from typing import Any, Self
 
@@ -10,6 +11,7 @@ import torch.distributed as dist
 
 from pascaline.errors import ConfigurationError, UnsupportedTensor
 from pascaline.session import Session
+from pascaline.session.identity import job_name
 from pascaline.session.work import Work
 
 
@@ -34,6 +36,8 @@ class PascalineState:
         ranks = _ranks(process_group)
         self._owns_session = session is None
         if session is None:
+            if suffix := _suffix(process_group):
+                session_options["job"] = job_name(session_options.get("job"), suffix=suffix)
             session = Session(**{**ranks, **session_options})
         elif ranks and session.world_size != ranks["world_size"]:
             raise ConfigurationError(
@@ -90,3 +94,13 @@ def _ranks(process_group: dist.ProcessGroup | None) -> dict[str, int]:
     if process_group is None and not (dist.is_available() and dist.is_initialized()):
         return {}
     return {"rank": dist.get_rank(process_group), "world_size": dist.get_world_size(process_group)}
+
+
+def _suffix(process_group: dist.ProcessGroup | None) -> str:
+    """Of the job's name: groups that are not the whole world, and not each other, are jobs of their own."""
+    if process_group is None:
+        return ""
+    ranks = dist.get_process_group_ranks(process_group)
+    if len(ranks) == dist.get_world_size():
+        return ""
+    return "@ranks-" + hashlib.sha256(repr(list(ranks)).encode()).hexdigest()[:12]

@@ -8,6 +8,6 @@ from pascaline.link.verbs.library import require
 require()
 
 from pascaline.link.verbs.device import Port, open_port  # noqa: E402
-from pascaline.link.verbs.link import VerbsLink, rdma_descriptors  # noqa: E402
+from pascaline.link.verbs.link import VerbsLink  # noqa: E402
 
-__all__ = ["Port", "VerbsLink", "open_port", "rdma_descriptors"]
+__all__ = ["Port", "VerbsLink", "open_port"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyverbs.enums as e
@@ -16,6 +16,7 @@ from pyverbs.fork import fork_init
 from pyverbs.pyverbs_error import PyverbsError, PyverbsRDMAError
 
 from pascaline.errors import ConfigurationError, LocalSetupError
+from pascaline.link.verbs.descriptors import opening, rdma_descriptors
 
 _RXE_VENDOR_ID = 0xFFFFFF
 _HOW_TO_HAVE_ONE = (
@@ -38,6 +39,8 @@ class Port:
     """The port's active path MTU: a larger one is accepted and then nothing is ever sent."""
     software: bool
     """Linux soft-RoCE: retransmission needs a longer timeout there."""
+    descriptors: frozenset[int] = frozenset()
+    """Of the open device."""
 
 
 def open_port(wish: str | None) -> Port:
@@ -49,9 +52,11 @@ def open_port(wish: str | None) -> Port:
     device, number = _parse_wish(wish, names)
     refusals = []
     for name in [device] if device else names:
-        found = _usable_port(name, number)
-        if isinstance(found, Port):
-            return found
+        with opening:
+            before = rdma_descriptors()
+            found = _usable_port(name, number)
+            if isinstance(found, Port):
+                return replace(found, descriptors=frozenset(rdma_descriptors() - before))
         refusals.append(found)
     raise LocalSetupError("; ".join(refusals))
 
@@ -82,7 +87,23 @@ def _parse_wish(wish: str | None, names: list[str]) -> tuple[str | None, int | N
 
 def _usable_port(name: str, wanted: int | None) -> Port | str:
     """The port of one device, or the sentence why it has none."""
-    context = Context(name=name)
+    try:
+        context = Context(name=name)
+    except PyverbsError as error:
+        return (
+            f"RDMA device {name!r} cannot be opened ({error}): this user must be able to read and write "
+            "/dev/infiniband/uverbs* (in a container, pass --device=/dev/infiniband)"
+        )
+    try:
+        found = _port_of(context, name, wanted)
+    except PyverbsError as error:
+        found = f"RDMA device {name!r} does not say what it can do: {error}"
+    if isinstance(found, str):
+        context.close()
+    return found
+
+
+def _port_of(context: Any, name: str, wanted: int | None) -> Port | str:
     attributes = context.query_device()
     numbers = [wanted] if wanted else range(1, attributes.phys_port_cnt + 1)
     why = f"RDMA device {name!r} has no port {wanted}"
@@ -102,7 +123,6 @@ def _usable_port(name: str, wanted: int | None) -> Port | str:
         else:
             software = attributes.vendor_id == _RXE_VENDOR_ID
             return Port(context, name, number, *gid, 128 << state.active_mtu, software)
-    context.close()
     return why
 
 

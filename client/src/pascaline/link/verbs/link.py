@@ -11,10 +11,8 @@ import contextlib
 import os
 import select
 import socket
-import threading
 import time
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyverbs.enums as e
@@ -24,12 +22,13 @@ from pyverbs.pyverbs_error import PyverbsError, PyverbsRDMAError
 
 from pascaline.errors import ApplianceUnreachable, LocalSetupError
 from pascaline.link import LinkFault, PoolEnd, PoolSpec, Result
+from pascaline.link.verbs.descriptors import event_descriptors, opening
 from pascaline.link.verbs.device import Port
 from pascaline.link.verbs.pool import COUNT_SHIFT, RECEIVE_BIT, VerbsPool, queue_depths
 
 _FLUSH_S = 0.5
 _POLL_BATCH = 32
-_opening = threading.Lock()
+_CHANNEL_ATTEMPTS = 5
 
 
 class VerbsLink:
@@ -54,11 +53,8 @@ class VerbsLink:
     def _build(self, specs: Sequence[PoolSpec]) -> None:
         """Everything in the order that its destruction reverses."""
         own = self._closing.callback
-        with _opening:  # so that the one new descriptor is this channel's
-            before = _event_descriptors()
-            self._channel = CompChannel(self._port.context)
-            own(self._channel.close)
-            (self.completion_fd,) = _event_descriptors() - before
+        self._channel, self.completion_fd = open_channel(lambda: CompChannel(self._port.context))
+        own(self._channel.close)
         os.set_blocking(self.completion_fd, False)
         self._poller = select.poll()
         self._poller.register(self.completion_fd, select.POLLIN)
@@ -182,21 +178,17 @@ class VerbsLink:
         self._closing.close()
 
 
-def _event_descriptors() -> set[int]:
-    """Descriptors of this process that are completion channels (or other RDMA event files)."""
-    found = set()
-    for link in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):
-            if str(link.readlink()) == "anon_inode:[infinibandevent]":
-                found.add(int(link.name))
-    return found
-
-
-def rdma_descriptors() -> set[int]:
-    """Descriptors of this process that keep RDMA objects alive: a forked child must not hold them."""
-    found = _event_descriptors()
-    for link in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):
-            if str(link.readlink()).startswith("/dev/infiniband/"):
-                found.add(int(link.name))
-    return found
+def open_channel(create: Callable[[], Any]) -> tuple[Any, int]:
+    """A completion channel and its descriptor, which is the one that is new: unless other code opens one meanwhile."""
+    for _ in range(_CHANNEL_ATTEMPTS):
+        with opening:
+            before = event_descriptors()
+            channel = create()
+            new = event_descriptors() - before
+        if len(new) == 1:
+            return channel, new.pop()
+        channel.close()
+    raise LocalSetupError(
+        f"the descriptor of a completion channel cannot be told from others ({len(new)} are new): /proc must be "
+        "mounted, and no other library may open RDMA devices while a session joins"
+    )
