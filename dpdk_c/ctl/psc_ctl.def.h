@@ -57,7 +57,7 @@ struct psc_ctl_config {
     uint32_t retransmit_exponent; /* ACK timer of 4.096 us * 2^n */
     uint32_t retries;
     uint32_t progress_us;      /* a fault after this long without progress */
-    uint32_t waiting_event_us; /* a WAITING event after this long */
+    uint32_t waiting_event_us; /* a WAITING event after this long, and again each time */
     uint32_t max_jobs;
     uint32_t
         job_rows; /* of the statistics segment: more than max_jobs, so that ended jobs can still be read */
