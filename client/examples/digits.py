@@ -7,7 +7,6 @@ The two differ in one line, marked below. Everything is seeded: two runs differ 
 """
 
 import argparse
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -129,8 +128,6 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=Options.steps)
     parser.add_argument("--hidden", type=int, default=Options.hidden, help="width of the hidden layer")
     arguments = parser.parse_args()
-    # One RDMA device per worker of this host: rank 0 takes the first, and so on, unless PASCALINE_DEVICE says which.
-    os.environ.setdefault("PASCALINE_DEVICE", f"rxe{os.environ.get('LOCAL_RANK', 0)}")
     dist.init_process_group("gloo")
     result = train(arguments.link, Options(steps=arguments.steps, hidden=arguments.hidden), print_step)
     if dist.get_rank() == 0:

@@ -43,6 +43,22 @@ def test_what_the_example_shows_commented_out_are_the_defaults(tmp_path: Path) -
         ("data", "dscp", 64, "data.dscp = 64: Input should be less than or equal to 63"),
         ("data", "mtu", 1500, "data.mtu = 1500: Input should be 256, 512, 1024, 2048 or 4096"),
         ("data", "address", "10.0.0/24", "data.address = '10.0.0/24': Input is not a valid IPv4 interface"),
+        (
+            "data",
+            "address",
+            "10.0.0.0/24",
+            "data.address = '10.0.0.0/24': 10.0.0.0 is the address of the network",
+        ),
+        (
+            "data",
+            "address",
+            "10.0.0.255/24",
+            "10.0.0.255 is the address of the network 10.0.0.0/24 itself, or its",
+        ),
+        ("data", "address", "224.0.0.1/24", "224.0.0.1 is no address that a port can have"),
+        ("data", "address", "127.0.0.1/8", "127.0.0.1 is no address that a port can have"),
+        ("data", "gateway", "10.78.0.1", "data: gateway 10.78.0.1 is outside 10.77.0.0/24"),
+        ("data", "gateway", "10.77.0.1", "data: gateway 10.77.0.1 is the appliance's own address"),
         ("port", "device", "eth0", "port.0.device = 'eth0': 'eth0' is not an EAL device argument"),
         ("limits", "window", 3, "limits.window = 3: Input should be 1, 2, 4, 8, 16, 32, 64 or 128"),
         ("lanes", "cores", [1, 2], "lanes.cores"),
@@ -88,3 +104,9 @@ def test_a_number_without_an_end_is_refused(tmp_path: Path) -> None:
         ConfigError, match=r"limits\.straggler_timeout_s = inf: Input should be a finite number"
     ):
         load_config(path)
+
+
+def test_both_addresses_of_a_point_to_point_link_are_hosts(tmp_path: Path) -> None:
+    path = tmp_path / "pair.toml"
+    path.write_text(toml({**tables(tmp_path), "data": {"address": "10.0.0.0/31", "gateway": "10.0.0.1"}}))
+    assert str(load_config(path).data.address) == "10.0.0.0/31"

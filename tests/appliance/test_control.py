@@ -60,6 +60,12 @@ def refused(control: Control, reason: str, *parts: str) -> None:
                 "ring holds 512",
             ],
         ),
+        ({"window": 3}, "budget", ["rank 0 (host host-0) wishes a window of 3: it is a power of two"]),
+        (
+            {"chunk_bytes": 5000},
+            "budget",
+            ["wishes chunks of 5000 bytes: they are whole packets of 4096 bytes"],
+        ),
         (
             {"chunk_bytes": 65536, "window": 64},
             "budget",
@@ -84,13 +90,18 @@ def test_a_join_that_cannot_be(rack: Rack, fields: dict[str, Any], reason: str, 
             "ops",
             ["rank 1 (host host-1) wants the ops sum_f32, rank 0 (host host-0) sum_i32"],
         ),
+        (
+            {"window": 2},
+            "budget",
+            ["rank 1 (host host-1) wishes a window of 2, rank 0 (host host-0) one of 4: wish the same"],
+        ),
         ({"plan": "other"}, "plan", ["rank 1 (host host-1) is 'other', that of rank 0 (host host-0) 'plan'"]),
     ],
 )
 def test_ranks_that_disagree_are_all_told(
     rack: Rack, fields: dict[str, Any], reason: str, parts: list[str]
 ) -> None:
-    first = Control(rack, 0, world_size=2)
+    first = Control(rack, 0, world_size=2, window=4)
     until_joined(rack, first)
     second = Control(rack, 1, **{"world_size": 2, **fields})
     for control in (second, first):

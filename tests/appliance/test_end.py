@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from pathlib import Path
+
+from websockets.exceptions import ConnectionClosed
 
 from tests.appliance.conftest import Start
 from tests.appliance.job import SUM_I32, ended, ints, join
-from tests.appliance.rack import Rack
+from tests.appliance.rack import Rack, until
 from tests.appliance.worker import Wire
 
 
@@ -18,6 +22,50 @@ def test_a_straggler_is_waited_for_only_so_long(start: Start, rack: Rack) -> Non
     workers[0].write(workers[0].pairs[0], SUM_I32, 0, ints(1), 1)
     ended(workers, "straggler", "waits for rank 1 (host host-1) for more than 1 s")
     assert appliance.stop() == 0
+
+
+def test_a_straggler_is_not_forgiven_for_another_pool_s_rounds(start: Start, rack: Rack) -> None:
+    appliance = start(limits={"straggler_timeout_s": 2.0, "waiting_event_s": 0.3})
+    appliance.ready()
+    wire = Wire(rack)
+    workers = join(rack, wire, 2)
+    workers[0].write(workers[0].pairs[0], SUM_I32, 0, ints(1), 1)
+    began = time.monotonic()
+    message = workers[1].control.receive()
+    assert (message["kind"], message["ranks"]) == ("waiting", [1])
+    for worker in workers:
+        worker.write(worker.pairs[1], SUM_I32, 0, ints(1), 7)
+    wire.pump(lambda: all(worker.pairs[1].completions == [7] for worker in workers))
+    told = 1
+    while (message := workers[1].control.receive())["type"] == "event":
+        told += 1
+    seconds = time.monotonic() - began
+    assert message["fault"] == "straggler", message
+    assert 1.5 < seconds < 4
+    assert 3 <= told <= 1 + seconds / 0.27
+    assert appliance.stop() == 0
+
+
+def test_a_second_leave_is_as_good_as_one(start: Start, rack: Rack) -> None:
+    appliance = start()
+    appliance.ready()
+    workers = join(rack, Wire(rack), 2)
+    with contextlib.suppress(ConnectionClosed):
+        for _ in range(300):  # until long after the first is answered
+            workers[0].control.send({"type": "leave", "received": [0, 0]})
+    workers[1].leave(0, 0)
+    until(lambda: not appliance.status()["jobs"])
+    assert appliance.stop() == 0
+    assert "Traceback" not in appliance.stderr
+    assert "refuses" not in appliance.stderr
+
+
+def test_a_signal_during_the_start_is_a_clean_stop(start: Start, tmp_path: Path) -> None:
+    appliance = start()
+    time.sleep(0.7)
+    until(lambda: (tmp_path / "status.sock").exists())
+    assert appliance.stop() == 0
+    assert not (tmp_path / "status.sock").exists()
 
 
 def test_a_stop_is_told_to_everyone(start: Start, rack: Rack) -> None:

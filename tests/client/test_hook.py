@@ -184,3 +184,95 @@ def test_the_fingerprint_tells_models_and_codecs_apart() -> None:
     others.append(fingerprint(torch.nn.Sequential(torch.nn.Linear(3, 2)), "f32"))
     assert len({one, *others}) == 4
     assert all(len(text) <= 128 for text in others)
+
+
+# ---- Modes of DDP ----
+
+
+class Branchy(torch.nn.Module):
+    """Two layers, the second of which a pass may leave out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.used, self.sometimes = torch.nn.Linear(4, 3), torch.nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor, whole: bool = True) -> torch.Tensor:
+        hidden = self.used(x)
+        return self.sometimes(hidden) if whole else hidden
+
+
+def registered(session: Doubling, **mode: bool) -> DistributedDataParallel:
+    model = DistributedDataParallel(Branchy(), bucket_cap_mb=0.00001, **mode)
+    pascaline.torch.register(model, cast(Session, session))
+    return model
+
+
+def backward(model: torch.nn.Module, whole: bool = True) -> list[torch.Tensor]:
+    """All gradients after one more pass; zeros where there is none."""
+    model(torch.ones(3, 4), whole).square().sum().backward()
+    return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in model.parameters()]
+
+
+def same(got: list[torch.Tensor], want: list[torch.Tensor], factor: float) -> bool:
+    return all(torch.allclose(a, factor * b) for a, b in zip(got, want, strict=True))
+
+
+@pytest.mark.parametrize("mode", ["static_graph", "gradient_as_bucket_view", "find_unused_parameters"])
+def test_modes_of_ddp_reduce_every_gradient_once(mode: str) -> None:
+    session = Doubling()
+    model, plain = registered(session, **{mode: True}), backward(Branchy())
+    for _ in range(3):
+        model.zero_grad()
+        assert same(backward(model), plain, 2)
+    assert sum(session.lengths) == 3 * sum(p.numel() for p in model.parameters())
+
+
+def test_parameters_that_a_pass_leaves_out_are_reduced_all_the_same() -> None:
+    session = Doubling()
+    model = registered(session, find_unused_parameters=True)
+    assert same(backward(model, whole=False), backward(Branchy(), whole=False), 2)
+    assert sum(session.lengths) == sum(p.numel() for p in model.parameters())  # alike on all ranks
+
+
+def test_no_sync_accumulates_here_and_the_last_pass_sends_the_sum() -> None:
+    session = Doubling()
+    model, plain = registered(session), backward(Branchy())
+    with model.no_sync():
+        for _ in range(2):
+            backward(model)
+    assert session.lengths == []
+    assert same(backward(model), plain, 3 * 2)
+    assert sum(session.lengths) == sum(p.numel() for p in model.parameters())
+
+
+def test_accumulation_with_every_pass_sent_adds_to_what_was_reduced() -> None:
+    """As with DDP's own all-reduce, whose mean over one rank changes nothing: here the "sum" doubles each time."""
+    session = Doubling()
+    model, plain = registered(session), backward(Branchy())
+    assert same(backward(model), plain, 2)
+    assert same(backward(model), plain, 2 * (2 + 1))
+
+
+def test_join_ends_uneven_inputs() -> None:
+    session = Doubling()
+    model, plain = registered(session), backward(Branchy())
+    with model.join():
+        assert same(backward(model), plain, 2)
+    assert len(session.lengths) > 0
+
+
+def test_the_gradient_scaler_scales_before_the_sum_and_finds_its_overflow_after_it() -> None:
+    session = Doubling()
+    model, plain = registered(session), backward(Branchy())
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    for largest, scale in ((1.0, 1024.0), (torch.inf, 512.0)):
+        optimizer.zero_grad()
+        scaler.scale(largest * model(torch.ones(3, 4)).square().sum()).backward()
+        scaler.unscale_(optimizer)
+        if largest == 1.0:
+            assert same([p.grad for p in model.parameters() if p.grad is not None], plain, 2)
+        scaler.step(optimizer)
+        scaler.update()
+        assert scaler.get_scale() == scale

@@ -1,7 +1,7 @@
 """Admission: which pools a job gets, and why not. Pure: numbers in, a plan or a Refusal with the numbers out.
 
 Budgets, shared by all jobs: N * W * chunk, in packets, within what the port holds before the lane looks; slots within
-limits.slot_bytes. A worker that wishes a size gets it or a refusal; otherwise the appliance halves its own.
+limits.slot_bytes. Ranks that wish a size get it or a refusal; otherwise the appliance halves its own.
 """
 
 from __future__ import annotations
@@ -124,20 +124,40 @@ def _complaint(
     return None
 
 
-def _power_of_two(value: int) -> int:
-    return 1 << (value.bit_length() - 1)
+def _check_wishes(joins: Sequence[Join], mtu: int) -> None:
+    """A wish is met as it is or refused: ranks must not wish differently, nor what no pool can have."""
+    for name in ("window", "chunk_bytes"):
+        wishes = [(getattr(join, name), join) for join in joins if getattr(join, name) is not None]
+        for wish, join in wishes:
+            if wish != wishes[0][0]:
+                raise Refusal(
+                    "budget",
+                    f"{who(join)} wishes a {name} of {wish}, {who(wishes[0][1])} one of {wishes[0][0]}: wish the same"
+                    " on all ranks, or nothing",
+                )
+        if wishes and name == "window" and wishes[0][0].bit_count() != 1:
+            raise Refusal(
+                "budget", f"{who(wishes[0][1])} wishes a window of {wishes[0][0]}: it is a power of two"
+            )
+        if wishes and name == "chunk_bytes" and wishes[0][0] % mtu:
+            raise Refusal(
+                "budget",
+                f"{who(wishes[0][1])} wishes chunks of {wishes[0][0]} bytes: they are whole packets of {mtu} bytes, the"
+                " job's path MTU",
+            )
 
 
 def plan_pools(config: Config, in_use: Usage, joins: Sequence[Join], mtu: int) -> list[PoolPlan]:
     """The pools of a job of these ranks beside what is in use; Refusal("budget") with the numbers if none fit.
 
-    A wish of several ranks is their smallest. Windows are powers of two, chunks multiples of the path MTU.
+    Windows are powers of two, chunks multiples of the path MTU.
     """
+    _check_wishes(joins, mtu)
     world_size = joins[0].world_size
     chunk_wishes = [join.chunk_bytes for join in joins if join.chunk_bytes is not None]
     window_wishes = [join.window for join in joins if join.window is not None]
     chunk = min(chunk_wishes, default=config.limits.chunk_bytes)
-    window = _power_of_two(min(window_wishes, default=config.limits.window))
+    window = min(window_wishes, default=config.limits.window)
     while True:
         chunk = max(chunk // mtu, 1) * mtu
         pools = [PoolPlan("data", window, chunk), PoolPlan("small", config.limits.small_window, mtu)]

@@ -18,6 +18,9 @@ from pascaline_appliance.errors import ConfigError
 Window = Literal[1, 2, 4, 8, 16, 32, 64, 128]
 
 
+POINT_TO_POINT_BITS = 31
+"""From this prefix length on, both addresses are hosts' (RFC 3021)."""
+
 TELL_S = 0.5
 """For an outcome to be noticed, sent and raised."""
 
@@ -63,6 +66,34 @@ class Data(_Table):
     """DSCP of all RoCE packets, both ways; the switches' lossless class must trust it."""
     mtu: Literal[256, 512, 1024, 2048, 4096] | None = None
     """RoCE path MTU in bytes of payload; the link's MTU must be 80 larger. Absent: the link's largest."""
+
+    @field_validator("address")
+    @classmethod
+    def _is_a_host_s(cls, value: IPv4Interface) -> IPv4Interface:
+        ip, network = value.ip, value.network
+        if ip.is_multicast or ip.is_loopback or ip.is_unspecified or ip.is_reserved:
+            raise ValueError(f"{ip} is no address that a port can have: use one of the rack's data network")
+        if network.prefixlen < POINT_TO_POINT_BITS and ip in (
+            network.network_address,
+            network.broadcast_address,
+        ):
+            raise ValueError(
+                f"{ip} is the address of the network {network} itself, or its broadcast: use a host's"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _gateway_is_a_neighbour(self) -> Data:
+        if self.gateway is None:
+            return self
+        if self.gateway == self.address.ip:
+            raise ValueError(f"gateway {self.gateway} is the appliance's own address: name the router's")
+        if self.gateway not in self.address.network:
+            raise ValueError(
+                f"gateway {self.gateway} is outside {self.address.network} and cannot be reached: name the router's"
+                " address in the data network"
+            )
+        return self
 
 
 class Port(_Table):

@@ -66,8 +66,10 @@ class WorkerConnection:
         self.send(message)
         if not self._finished:
             self._finished = True
-            with contextlib.suppress(asyncio.QueueFull):
+            try:
                 self._outbox.put_nowait(None)
+            except asyncio.QueueFull:  # nobody would close the connection
+                self._connection.transport.abort()
 
     async def pump(self) -> None:
         """Send what is queued until the last message; then close."""

@@ -5,6 +5,7 @@ happens to it is the registry's.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -93,6 +94,22 @@ class Verdict(NamedTuple):
     rank: int | None
 
 
+@dataclass
+class Wait:
+    """A pool's oldest round waits for live ranks. The lane says so again and again, as long as it does."""
+
+    round: int
+    since: float
+    """Monotonic seconds, as the two below."""
+    heard: float
+    """When the lane last said so."""
+    told: float = -math.inf
+    """When all ranks last were told."""
+    message: str = ""
+    completed: int = 0
+    """Rounds of all pools that were complete when the lane last said so."""
+
+
 @dataclass(eq=False)
 class Life:
     """One life of a job."""
@@ -123,8 +140,8 @@ class Life:
     """When the fault came that the deadline counts from."""
     ready_s: float | None = None
     """When an epoch was last ready; None: none ever was."""
-    waiting: tuple[str, int, float] | None = None
-    """What is waited for, rounds completed then, and since when (monotonic seconds)."""
+    waits: dict[int, Wait] = field(default_factory=dict)
+    """By pool: the round that waits for a rank."""
 
     @property
     def joins(self) -> dict[int, Join]:

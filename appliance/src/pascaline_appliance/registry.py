@@ -20,9 +20,12 @@ from pascaline_appliance.contract.control import Event as EventMessage
 from pascaline_appliance.dataplane import COMMAND_NAMES, DataPlane, Event, PoolPlan
 from pascaline_appliance.epochs import Epochs
 from pascaline_appliance.errors import DataPlaneError, Refusal
-from pascaline_appliance.life import Life, LifeState, Member, MemberState, Verdict, Worker
+from pascaline_appliance.life import Life, LifeState, Member, MemberState, Verdict, Wait, Worker
 
 log = logging.getLogger(__name__)
+
+REPETITIONS_MISSED = 2.5
+"""Periods without the lane's word, one of which a full queue of events may have eaten."""
 
 
 class Registry:
@@ -148,12 +151,18 @@ class Registry:
             self._epochs.delivered(life, event)
 
     def _on_waiting(self, life: Life, event: Event) -> None:
-        message = sentences.waiting(event, life.joins, life.pool_classes)
-        rounds = self._rounds_completed(life)
-        if life.waiting is None or life.waiting[1] != rounds:
-            life.waiting = (message, rounds, self._clock() - self._config.limits.waiting_event_s)
+        """The lane repeats itself; a wait counts from its first word, and workers hear no more than the lane's pace."""
+        now, pace_s = self._clock(), self._config.limits.waiting_event_s
+        wait = life.waits.get(event.pool)
+        if wait is None or wait.round != event.round:
+            wait = life.waits[event.pool] = Wait(event.round, since=now - pace_s, heard=now)
+        wait.heard, wait.completed = now, self._rounds_completed(life)
+        wait.message = sentences.waiting(event, life.joins, life.pool_classes)
+        if now - wait.told < 0.9 * pace_s:  # a repetition may come a little early by our clock
+            return
+        wait.told = now
         for member in life.present():
-            member.worker.send(EventMessage(kind="waiting", ranks=list(event.ranks), message=message))
+            member.worker.send(EventMessage(kind="waiting", ranks=list(event.ranks), message=wait.message))
 
     def _rounds_completed(self, life: Life) -> int:
         counters = None if life.handle is None else self._dataplane.counters(life.handle)
@@ -190,7 +199,7 @@ class Registry:
     def leave(self, worker: Worker, message: Leave) -> None:
         """A worker wants nothing more, in this epoch or another. Refusal: its numbers do not fit its pools."""
         life, rank, member = self._place(worker)
-        if member.state is MemberState.LEAVING or life.state is LifeState.ENDING:
+        if member.state in (MemberState.LEAVING, MemberState.LEFT) or life.state is LifeState.ENDING:
             return
         if life.ready_s is None:
             self._leave_early(life, rank, member)
@@ -248,18 +257,23 @@ class Registry:
     def tick(self) -> None:
         """Time has passed: who waits too long is told so."""
         now = self._clock()
-        limits = self._config.limits
         self._barrier.tick()
         for life in list(self._running.values()):
             self._epochs.tick(life)
             if life.state is LifeState.CONNECTING and life.ready_s is None and now > life.deadline:
                 self._refuse_connecting(life)
-            elif life.state is LifeState.READY and life.waiting is not None:
-                what, rounds, since = life.waiting
-                if rounds != self._rounds_completed(life):
-                    life.waiting = None
-                elif now - since > limits.straggler_timeout_s:
-                    self._epochs.end(life, Verdict("straggler", sentences.straggler(what, limits), None))
+            elif life.state is LifeState.READY:
+                self._watch_waits(life, now)
+
+    def _watch_waits(self, life: Life, now: float) -> None:
+        """A wait is over when some round has completed since and the lane does not repeat it; else it has its limit."""
+        limits, completed = self._config.limits, self._rounds_completed(life)
+        for pool, wait in list(life.waits.items()):
+            if completed != wait.completed and now - wait.heard > REPETITIONS_MISSED * limits.waiting_event_s:
+                del life.waits[pool]
+            elif now - wait.since > limits.straggler_timeout_s and not life.over:
+                verdict = Verdict("straggler", sentences.straggler(wait.message, limits), None)
+                self._epochs.end(life, verdict)
 
     def _refuse_connecting(self, life: Life) -> None:
         """Connecting or probing takes too long."""

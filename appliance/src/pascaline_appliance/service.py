@@ -28,6 +28,7 @@ from pascaline_appliance.registry import Registry
 log = logging.getLogger(__name__)
 
 TICK_S = 0.25
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 DELIVERY_S = 1.0
 """For complete results to reach the ranks of jobs that a stop ends."""
 DETACH_S = 1.0
@@ -126,8 +127,9 @@ class Service:
         """From a started data plane to a clean stop."""
         loop = asyncio.get_running_loop()
         stop = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in STOP_SIGNALS:
             loop.add_signal_handler(number, stop.set)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         loop.add_reader(self.dataplane.event_fd, self.on_events)
         ticker = asyncio.create_task(self.tick())
         status = await status_server.serve(status_listener, self.describe)
@@ -176,6 +178,10 @@ def run(config: Config) -> None:
         status_listener = status_server.bind(status_path)
         stack.callback(status_path.unlink, missing_ok=True)
         stack.callback(status_listener.close)
+        # EAL's start takes seconds: a signal in it waits for the handlers, so that every stop is a clean one. The
+        # lanes' threads inherit the mask, which leaves signals to this one.
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        stack.callback(signal.pthread_sigmask, signal.SIG_UNBLOCK, STOP_SIGNALS)
         service.dataplane.start()
         stack.callback(service.dataplane.stop)
         _warn_insecure(config)

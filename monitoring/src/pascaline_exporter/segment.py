@@ -165,8 +165,8 @@ def _check_alive(path: Path, header: Any) -> None:
     if age_s < -HEARTBEAT_LIMIT_S:
         raise SegmentError(
             "stale",
-            f"the appliance (pid {header.pid}) renewed its heartbeat {-age_s:.0f} s in the future: the clock was set back, "
-            "and whether it lives will be known when it next renews it",
+            f"the appliance (pid {header.pid}) renewed its heartbeat {-age_s:.0f} s in the future: the clock was set "
+            "back, and whether it lives will be known when it next renews it",
         )
     if age_s > HEARTBEAT_LIMIT_S:
         raise SegmentError(
