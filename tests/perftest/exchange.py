@@ -96,12 +96,11 @@ class Server:
             self._echo(size_bytes)
 
     def close(self, mine: Keys) -> None:
-        """The client's last words."""
+        """The client's last words. It closes without reading, so an answer would come back as a reset."""
         self.keys(mine)
         said = self.read(len(DONE))
         if said != DONE:
             raise ValueError(f"the client's last word is {said!r}, not {DONE!r}")
-        self._connection.sendall(DONE)
 
     def until_closed(self) -> None:
         """Wait until the client closes the connection."""

@@ -59,9 +59,16 @@ def test_a_client_that_leaves_early_is_an_error() -> None:
 
 def test_the_last_word_is_done() -> None:
     client, server = served()
-    client.sendall(LINE + b"done\0")
-    server.close(KEYS)
-    assert client.recv(200) == LINE + b"done\0"
     client.sendall(LINE + b"dune\0")
     with pytest.raises(ValueError, match="dune"):
         server.close(KEYS)
+
+
+def test_a_client_that_closes_after_its_last_word_sees_no_error_and_makes_none() -> None:
+    client, server = served()
+    client.sendall(LINE)  # perftest reads the answer to this, then says its last word and closes at once
+    client.sendall(b"done\0")
+    server.close(KEYS)
+    assert client.recv(200) == LINE
+    client.close()
+    server.until_closed()
