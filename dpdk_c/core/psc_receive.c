@@ -57,11 +57,11 @@ void psc_receive_frame(struct psc_lane *lane, const struct psc_frame *frame, str
     case PSC_FRAME_ROCE:
         why = receive_roce(lane, &packet);
         break;
-    case PSC_FRAME_ARP:
+    case PSC_FRAME_NEIGHBOUR:
         psc_neighbour_learn(lane, frame);
         why = psc_answer_host(lane, frame, out);
         break;
-    case PSC_FRAME_ICMP:
+    case PSC_FRAME_PING:
         why = psc_answer_host(lane, frame, out);
         break;
     case PSC_FRAME_DROP:

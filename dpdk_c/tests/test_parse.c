@@ -55,9 +55,9 @@ static const struct verdict_case v4_cases[] = {
     {"WRITE", L2, WRITE, TAKEN(PSC_FRAME_ROCE)},
     {"ACK", L2, ACK, TAKEN(PSC_FRAME_ROCE)},
     {"CNP", L2, CNP, TAKEN(PSC_FRAME_ROCE)},
-    {"ARP to us", TO_US "0806", ARP, TAKEN(PSC_FRAME_ARP)},
-    {"ARP to everyone", TO_ALL "0806", ARP, TAKEN(PSC_FRAME_ARP)},
-    {"echo request", L2, PING, CHECKSUM, TAKEN(PSC_FRAME_ICMP)},
+    {"ARP to us", TO_US "0806", ARP, TAKEN(PSC_FRAME_NEIGHBOUR)},
+    {"ARP to everyone", TO_ALL "0806", ARP, TAKEN(PSC_FRAME_NEIGHBOUR)},
+    {"echo request", L2, PING, CHECKSUM, TAKEN(PSC_FRAME_PING)},
 
     /* 1: MAC and VLAN */
     {"no frame at all", "", "", DROPPED(PSC_DROP_RUNT)},
