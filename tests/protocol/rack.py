@@ -249,7 +249,8 @@ class Rack:
 
     def feed(self, *frames: bytes, max_emits: int = MAX_EMITS) -> list[Packet]:
         """One turn of the lane with these frames; RoCE packets out are returned, others are put into `other`."""
-        buffers = [ffi.new("uint8_t[]", frame) for frame in frames]  # exact size: a sanitizer sees the end
+        # Exact size, so that a sanitizer sees the end: made from bytes, an array would have a zero after them.
+        buffers = [ffi.new(f"uint8_t[{len(frame)}]", frame) for frame in frames]
         burst = ffi.new("struct psc_frame[]", [(b, len(b)) for b in buffers])
         count = lib.psc_lane_poll(self.lane, burst, len(frames), self.now_ns, self._emits, max_emits)
         out = []
