@@ -3,6 +3,7 @@
 #include "psc_lane_state.h"
 
 #define CNP_INTERVAL_NS 50000u
+#define P_KEY_MASK      0x7fffu /* the top bit says full or limited member */
 
 static struct psc_qp *find_qp(const struct psc_lane *lane, uint32_t qpn)
 {
@@ -33,6 +34,8 @@ static enum psc_drop receive_roce(struct psc_lane *lane, const struct psc_packet
         return PSC_DROP_QP_STATE;
     if (!psc_ip_equal(&packet->src, &qp->flow.dst))
         return PSC_DROP_FOREIGN_PEER;
+    if ((packet->p_key & P_KEY_MASK) != P_KEY_MASK)
+        return PSC_DROP_P_KEY;
     if (!psc_icrc_ok(packet))
         return PSC_DROP_ICRC;
     if (flags & PSC_OPF_CNP) {

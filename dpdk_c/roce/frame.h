@@ -30,7 +30,6 @@
 #define PSC_BTH_BECN      0x40 /* byte 4 */
 #define PSC_BTH_ACK_REQ   0x80 /* byte 8 */
 #define PSC_P_KEY_DEFAULT 0xffff
-#define PSC_P_KEY_MASK    0x7fff /* the top bit is the kind of membership */
 #define PSC_ICRC_BYTES    4
 
 struct psc_ethernet {

@@ -165,7 +165,7 @@ static void read_extensions(struct psc_packet *packet, const uint8_t *at)
     }
 }
 
-/* Steps 4, 5 and 8: `transport_bytes` from the BTH to the ICRC's last byte, at least a BTH and an ICRC. The
+/* Steps 4 and 5: `transport_bytes` from the BTH to the ICRC's last byte, at least a BTH and an ICRC. The
  * row comes before any subtraction: with a header length of 0 for an unknown opcode, every length below would
  * be wrong. Headers are whole words, so a pad without payload fails the length checks. */
 static enum psc_drop open_bth(const uint8_t *transport, uint32_t transport_bytes, struct psc_packet *packet)
@@ -181,12 +181,9 @@ static enum psc_drop open_bth(const uint8_t *transport, uint32_t transport_bytes
     uint32_t payload_bytes = transport_bytes - around_payload;
     if (payload_bytes != 0 && !(row->flags & PSC_OPF_PAYLOAD))
         return PSC_DROP_BTH;
-    uint16_t p_key = psc_from_be16(bth->p_key);
-    if ((p_key & PSC_P_KEY_MASK) != (PSC_P_KEY_DEFAULT & PSC_P_KEY_MASK))
-        return PSC_DROP_P_KEY;
 
     packet->row = row;
-    packet->p_key = p_key;
+    packet->p_key = psc_from_be16(bth->p_key);
     packet->opcode = bth->opcode;
     packet->ack_req = (bth->ack_req & PSC_BTH_ACK_REQ) != 0;
     packet->dest_qpn = psc_from_be24(bth->dest_qpn);

@@ -115,8 +115,8 @@ enum psc_frame_kind {
     PSC_FRAME_DROP = 3,
 };
 
-/* Parse one contiguous Ethernet frame: steps 1 to 5 of the receive order, P_Key and header fields included;
- * QP, peer and ICRC are the caller's. Returns ROCE (packet filled), NEIGHBOUR or PING (for psc_host_answer),
+/* Parse one contiguous Ethernet frame: steps 1 to 5 of the receive order. QP, peer, P_Key and ICRC are the
+ * caller's, in that order. Returns ROCE (packet filled), NEIGHBOUR or PING (for psc_host_answer),
  * or DROP with *why. Never reads past `bytes`; lengths come from IP and UDP, never from the frame. */
 enum psc_frame_kind psc_parse(const uint8_t *frame, uint32_t bytes, const struct psc_local *local,
                               struct psc_packet *packet, enum psc_drop *why);
@@ -177,8 +177,9 @@ void psc_icrc_finish(uint32_t crc, uint8_t out[4]);
 
 /* ---- What a host answers besides RoCE. ---- */
 
-#define PSC_HOST_FRAME_MAX 96 /* of what is asked or answered, but for a ping's answer: as long as the ping  \
-                               */
+#define PSC_HOST_FRAME_MAX                                                                                   \
+    96 /* of what is asked or answered, but for a ping's answer: as long as the ping                         \
+        */
 
 /* Answer an ARP request or a neighbour solicitation for, or an echo request to, our address. Returns the
  * reply's length, 0: no answer due. out holds at least `bytes` bytes, at least PSC_HOST_FRAME_MAX. */
