@@ -108,13 +108,13 @@ sim-long: build ## A million seeds; goes on where it was interrupted, while the 
 	@$(BIN)/python -m tests.sim --seeds 1000000 --resume $(BUILD)/faults/sim-long.json
 
 .PHONY: sanitize
-sanitize: build ## C unit tests, protocol tests and simulated racks under AddressSanitizer and UndefinedBehaviorSanitizer
+sanitize: build ## C unit, protocol and malformed tests and simulated racks under AddressSanitizer and UndefinedBehaviorSanitizer
 	@[ -f $(SANITIZE_DIR)/build.ninja ] || meson setup $(SANITIZE_DIR) dpdk_c \
 	    -Ddpdk=disabled -Db_sanitize=address,undefined -Db_lundef=false
 	ninja -C $(SANITIZE_DIR)
-	export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+	export ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 	meson test -C $(SANITIZE_DIR) --print-errorlogs
-	LD_PRELOAD=$$(gcc -print-file-name=libasan.so) PSC_CORE_TEST_LIB=$(SANITIZE_DIR)/libpsc_core_test.so $(PYTEST) tests/protocol
+	LD_PRELOAD=$$(gcc -print-file-name=libasan.so) PSC_CORE_TEST_LIB=$(SANITIZE_DIR)/libpsc_core_test.so $(PYTEST) tests/protocol tests/malformed
 	PSC_SIM=$(SANITIZE_DIR)/sim/psc_sim $(BIN)/python -m tests.sim --seeds 500 --no-summary
 
 .PHONY: lint
