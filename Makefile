@@ -82,6 +82,10 @@ test-c: build ## C unit tests (meson test, cmocka)
 test-protocol: build ## Frames in, frames out: the core without DPDK
 	@$(PYTEST) tests/protocol
 
+.PHONY: malformed
+malformed: build ## Malformed frames: every field, opcode, length and state; figures in build/faults/summary.json
+	@$(PYTEST) tests/malformed
+
 .PHONY: test-softroce
 test-softroce: build ## Real RoCE, real DPDK, in one visit to the bench
 	@$(PYTEST) tests/softroce

@@ -1,7 +1,7 @@
 """A lane on which frames are judged: by the rules, and by what the core does with them and with what follows.
 
-Rank 0 of the first job sends the frames. Rank 1 shows that the round still ends in the exact sum, or that the job is over for
-it too; a second job on the same lane shows that nobody else is harmed.
+Rank 0 of the first job sends the frames. Rank 1 shows that the round still ends in the exact sum, or that the job is
+over for it too; a second job on the same lane shows that nobody else is harmed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from ..protocol.rack import MTU, Rack, acks, results
 from ..protocol.wire import PSN_MASK, Family, Packet
 from .rules import Message, Qp, Verdict, judge
 
-STEP_NS = 100_000  # more than the 50 us between two congestion notifications, less than a retransmission's time-out
+STEP_NS = (
+    100_000  # more than the 50 us between two congestion notifications, less than a retransmission's time-out
+)
 RNR_NS = 700_000_000  # more than the longest receiver-not-ready timer
 SLOT_PACKETS = 4
 LONG_BYTES = 2 * MTU + 12  # of a message of FIRST, MIDDLE, LAST
@@ -64,9 +66,14 @@ class Bench:
 
     # ---- Frames of rank 0. ----
 
+    @property
+    def imm(self) -> int:
+        """Immediate of the round."""
+        return IMM + self.round
+
     def only(self, **changes: object) -> Packet:
         """A whole message in one packet."""
-        return self._begin(wire.ONLY_IMM, 20).but(imm=IMM + self.round, **changes)
+        return self._begin(wire.ONLY_IMM, 20).but(imm=self.imm, **changes)
 
     def first(self, length: int = LONG_BYTES, **changes: object) -> Packet:
         """The first packet of a longer message."""
@@ -91,7 +98,7 @@ class Bench:
         packet = self.a.packet(
             wire.LAST_IMM if last else wire.MIDDLE,
             self.qp.expected_psn,
-            imm=IMM + self.round if last else 0,
+            imm=self.imm if last else 0,
             payload=payload(self.round, len(self.qp.message.data), min(residual, MTU)),
             ack_req=last,
         )
@@ -141,7 +148,9 @@ class Bench:
         assert grown == ({verdict.drop: 1} if verdict.drop else {}), f"drops {grown}, not {verdict}"
         said = [(psn, syndrome) for psn, syndrome, _ in acks(out)]
         assert said == ([verdict.reply] if verdict.reply else []), f"replies {said}, not {verdict}"
-        assert sum(packet.opcode == wire.CNP for packet in out) == verdict.cnp, f"notifications, not {verdict}"
+        assert sum(packet.opcode == wire.CNP for packet in out) == verdict.cnp, (
+            f"notifications, not {verdict}"
+        )
         faults = [event.fault for event in rack.events() if event.kind == "fault"]
         assert faults == ([verdict.fault] if verdict.fault else []), f"faults {faults}, not {verdict}"
         if not (verdict.executed or verdict.acknowledged):
@@ -158,7 +167,9 @@ class Bench:
             self.qp = replace(self.qp, nak_sent=True)
         elif verdict.executed:
             message = verdict.executed
-            if message.residual == 0:
+            if message.op == lib.PSC_OP_PROBE:
+                self._probe()
+            elif message.residual == 0:
                 self.sent = message
             self.qp = replace(
                 self.qp,
@@ -166,6 +177,12 @@ class Bench:
                 nak_sent=False,
                 message=message if message.residual else None,
             )
+
+    def _probe(self) -> None:
+        """The worker's probe was executed: the lane's own comes back, where result 0 will be."""
+        self._deliver()
+        assert self.a.completions.pop() == lib.PSC_IMM_PROBE and not self.a.completions
+        self.qp = replace(self.qp, unacked_psn=self.a.expected_psn, fresh_psn=self.a.expected_psn)
 
     # ---- Afterwards. ----
 
@@ -238,7 +255,7 @@ class Bench:
 
 
 def payload(seed: int, start: int, size: int) -> bytes:
-    """Bytes [start, start + size) of a message of small integers: as floats they are denormal, so every sum is exact."""
+    """Bytes [start, start + size) of a message of small integers: denormal as floats, so every sum is exact."""
     elems = (np.arange(start // 4, (start + size + 3) // 4, dtype=np.int32) * 7 + seed) % 997
     return elems.tobytes()[:size]
 
@@ -254,5 +271,3 @@ def tagged(frame: bytes, *tags: tuple[int, int]) -> bytes:
     """The frame with 802.1Q tags, outermost first, each an ethertype and a TCI."""
     header = b"".join(kind.to_bytes(2, "big") + tci.to_bytes(2, "big") for kind, tci in tags)
     return frame[:12] + header + frame[12:]
-
-

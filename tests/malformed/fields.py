@@ -44,7 +44,16 @@ IPV4 = _fields(
     ttl=8, protocol=8, checksum=16, src=32, dst=32,
 )  # fmt: skip
 IPV6 = _fields(
-    "ip", version=4, dscp=6, ecn=2, flow_label=20, payload_length=16, next_header=8, hop_limit=8, src=128, dst=128
+    "ip",
+    version=4,
+    dscp=6,
+    ecn=2,
+    flow_label=20,
+    payload_length=16,
+    next_header=8,
+    hop_limit=8,
+    src=128,
+    dst=128,
 )
 UDP = _fields("udp", src_port=16, dst_port=16, length=16, checksum=16)
 BTH = _fields(
@@ -113,6 +122,20 @@ def mend(frame: bytes, family: Family, keep: str = "") -> bytes:
     return frame if keep == "icrc" else frame[:-4] + wire.icrc(frame[at:-4])
 
 
+def with_udp_payload(frame: bytes, body: bytes, family: Family) -> bytes:
+    """The frame's headers up to UDP around another body, with lengths, checksum and an ICRC that fit."""
+    at = ip_at(frame)
+    udp = at + family.ip_bytes
+    bytes_ = 8 + len(body) + 4
+    ip = bytearray(frame[at:udp])
+    if family is V4:
+        ip[2:4] = (len(ip) + bytes_).to_bytes(2, "big")
+    else:
+        ip[4:6] = bytes_.to_bytes(2, "big")
+    header = frame[udp : udp + 4] + bytes_.to_bytes(2, "big") + frame[udp + 6 : udp + 8]
+    return mend(frame[:at] + bytes(ip) + header + body + bytes(4), family)
+
+
 def checksum(data: bytes) -> bytes:
     """RFC 1071."""
     total = sum(data[0::2]) * 256 + sum(data[1::2])
@@ -123,5 +146,14 @@ def values(field: Field, current: int, seed: int) -> list[int]:
     """What a field is tried with: 0, 1, its limits, its neighbours, chance, and what it is."""
     top = (1 << field.width) - 1
     rnd = random.Random(f"{field} {current} {seed}")
-    wanted = [0, 1, top, top - 1, current + 1, current - 1, rnd.getrandbits(field.width), rnd.getrandbits(field.width)]
+    wanted = [
+        0,
+        1,
+        top,
+        top - 1,
+        current + 1,
+        current - 1,
+        rnd.getrandbits(field.width),
+        rnd.getrandbits(field.width),
+    ]
     return list(dict.fromkeys([current, *(value & top for value in wanted)]))

@@ -1,7 +1,8 @@
 """What an RC endpoint must make of a frame, written from the rules and from nothing of the core.
 
-`judge` walks the receive order (README.md), then the responder's or the requester's rules, and names the first one that the
-frame breaks. It reads bytes by itself, so that a length, an offset or an order that the core has wrong is not wrong here too.
+`judge` walks the receive order (README.md), then the responder's or the requester's rules, and names the first one that
+the frame breaks. It reads bytes by itself, so that a length, an offset or an order that the core has wrong is not wrong
+here too.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import NamedTuple
 
 from ..protocol import wire
 from ..protocol.library import lib
-from ..protocol.worker import distance
 from ..protocol.wire import APPLIANCE_MAC, PSN_MASK
+from ..protocol.worker import distance
 
 ACK, NAK_SEQUENCE, NAK_INVALID, NAK_ACCESS = 0x1F, 0x60, 0x61, 0x62
 IPV4, IPV6, VLAN, QINQ = 0x0800, 0x86DD, 0x8100, 0x88A8
@@ -339,6 +340,6 @@ def reth(extension: bytes) -> tuple[int, int, int]:
 
 
 def split(offset: int) -> tuple[int, int, int]:
-    """Op window, round and byte of an offset from the base, modulo 2^64: an address below the base has a huge window."""
+    """Op window, round and byte of an offset modulo 2^64: an address below the base has a huge window."""
     offset &= (1 << 64) - 1
     return offset >> 56, offset >> 24 & 0xFFFFFFFF, offset & 0xFFFFFF

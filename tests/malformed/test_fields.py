@@ -25,7 +25,13 @@ PACKETS = [
     (wire.ACK, IDLE),
     (wire.ACK, ERR),
 ]
-NAMES = {wire.ONLY_IMM: "only", wire.FIRST: "first", wire.MIDDLE: "middle", wire.LAST_IMM: "last", wire.ACK: "ack"}
+NAMES = {
+    wire.ONLY_IMM: "only",
+    wire.FIRST: "first",
+    wire.MIDDLE: "middle",
+    wire.LAST_IMM: "last",
+    wire.ACK: "ack",
+}
 
 
 def sound(bench: Bench, opcode: int) -> bytes:
