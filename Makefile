@@ -15,6 +15,8 @@ BUILD := $(CURDIR)/build
 MESON_DIR := $(BUILD)/dpdk_c
 FAULT_DIR := $(BUILD)/dpdk_c-$(FAULT)
 SANITIZE_DIR := $(BUILD)/dpdk_c-sanitize
+FUZZ_DIR := $(BUILD)/dpdk_c-fuzz
+SECONDS := 60
 BIN := $(BUILD)/venv/bin
 DISTRIBUTIONS := client monitoring appliance
 PYTEST := $(BIN)/python -m pytest
@@ -85,6 +87,13 @@ test-protocol: build ## Frames in, frames out: the core without DPDK
 .PHONY: malformed
 malformed: build ## Malformed frames: every field, opcode, length and state; figures in build/faults/summary.json
 	@$(PYTEST) tests/malformed
+
+.PHONY: fuzz
+fuzz: build ## Fuzz parser, lane and control plane for SECONDS=60 in all; figures in build/faults/summary.json
+	@[ -f $(FUZZ_DIR)/build.ninja ] || CC=clang-14 meson setup $(FUZZ_DIR) dpdk_c -Dfuzz=true \
+	    -Ddpdk=disabled -Db_sanitize=address,undefined -Db_lundef=false -Doptimization=2
+	ninja -C $(FUZZ_DIR)
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --binaries $(FUZZ_DIR)/fuzz
 
 .PHONY: test-softroce
 test-softroce: build ## Real RoCE, real DPDK, in one visit to the bench
