@@ -83,16 +83,16 @@ def test_answers_in_the_port_s_hands_are_not_written_over(rack, asker):
     assert len(rack.other) == 17
 
 
-def test_what_needs_no_answer_lacks_no_buffer(rack):
+def test_what_needs_no_answer_lacks_no_buffer(rack, family, asker):
     """Neither where the port is full nor where every answer is in its hands."""
-    for_another = arp_request(ASKER_IP, ASKER_MAC, target="10.0.0.2")
+    for_another = is_at(asker, ASKER_MAC) if family is V6 else who_has(asker, ASKER_MAC, target=family.host(2))
     rack.feed(for_another, max_emits=0)
     rack.held = []
-    rack.feed(*[arp_request(ASKER_IP, ASKER_MAC)] * 16)
-    rack.feed(for_another, arp_reply(ASKER_IP, ASKER_MAC))
+    rack.feed(*[who_has(asker, ASKER_MAC)] * 16)
+    rack.feed(for_another, is_at(asker, ASKER_MAC))
     assert rack.drops() == {}
     rack.release()
-    rack.feed(arp_request(ASKER_IP, ASKER_MAC), max_emits=0)
+    rack.feed(who_has(asker, ASKER_MAC), max_emits=0)
     assert rack.drops() == {"no_buffer": 1}
 
 
