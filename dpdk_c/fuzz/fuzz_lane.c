@@ -293,7 +293,7 @@ static void leave(struct rack *rack, const struct record *record)
 /* A new epoch; PSNs and QPNs begin where they began before, which only a fuzzer's control core would do. */
 static void resume(struct rack *rack, const struct record *record)
 {
-    const struct psc_command command = {.kind = PSC_CMD_RESUME, .epoch = rack->job->spec.epoch + 1};
+    const struct psc_command command = {.kind = PSC_CMD_RESUME};
 
     if (!apply(rack, command))
         return;
