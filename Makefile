@@ -15,6 +15,8 @@ BUILD := $(CURDIR)/build
 MESON_DIR := $(BUILD)/dpdk_c
 FAULT_DIR := $(BUILD)/dpdk_c-$(FAULT)
 SANITIZE_DIR := $(BUILD)/dpdk_c-sanitize
+FUZZ_DIR := $(BUILD)/dpdk_c-fuzz
+SECONDS := 60
 BIN := $(BUILD)/venv/bin
 DISTRIBUTIONS := client monitoring appliance
 PYTEST := $(BIN)/python -m pytest
@@ -82,6 +84,17 @@ test-c: build ## C unit tests (meson test, cmocka)
 test-protocol: build ## Frames in, frames out: the core without DPDK
 	@$(PYTEST) tests/protocol
 
+.PHONY: malformed
+malformed: build ## Malformed frames: every field, opcode, length and state; figures in build/faults/summary.json
+	@$(PYTEST) tests/malformed
+
+.PHONY: fuzz
+fuzz: build ## Fuzz parser, lane and control plane for SECONDS=60 in all; figures in build/faults/summary.json
+	@[ -f $(FUZZ_DIR)/build.ninja ] || CC=clang-14 meson setup $(FUZZ_DIR) dpdk_c -Dfuzz=true \
+	    -Ddpdk=disabled -Db_sanitize=address,undefined -Db_lundef=false -Doptimization=2
+	ninja -C $(FUZZ_DIR)
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --binaries $(FUZZ_DIR)/fuzz
+
 .PHONY: test-softroce
 test-softroce: build ## Real RoCE, real DPDK, in one visit to the bench
 	@$(PYTEST) tests/softroce
@@ -108,13 +121,13 @@ sim-long: build ## A million seeds; goes on where it was interrupted, while the 
 	@$(BIN)/python -m tests.sim --seeds 1000000 --resume $(BUILD)/faults/sim-long.json
 
 .PHONY: sanitize
-sanitize: build ## C unit tests, protocol tests and simulated racks under AddressSanitizer and UndefinedBehaviorSanitizer
+sanitize: build ## C unit, protocol and malformed tests and simulated racks under AddressSanitizer and UndefinedBehaviorSanitizer
 	@[ -f $(SANITIZE_DIR)/build.ninja ] || meson setup $(SANITIZE_DIR) dpdk_c \
 	    -Ddpdk=disabled -Db_sanitize=address,undefined -Db_lundef=false
 	ninja -C $(SANITIZE_DIR)
-	export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+	export ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 	meson test -C $(SANITIZE_DIR) --print-errorlogs
-	LD_PRELOAD=$$(gcc -print-file-name=libasan.so) PSC_CORE_TEST_LIB=$(SANITIZE_DIR)/libpsc_core_test.so $(PYTEST) tests/protocol
+	LD_PRELOAD=$$(gcc -print-file-name=libasan.so) PSC_CORE_TEST_LIB=$(SANITIZE_DIR)/libpsc_core_test.so $(PYTEST) tests/protocol tests/malformed
 	PSC_SIM=$(SANITIZE_DIR)/sim/psc_sim $(BIN)/python -m tests.sim --seeds 500 --no-summary
 
 .PHONY: lint

@@ -1,5 +1,6 @@
-/* core/: what is due. Two clocks (progress: a fault; waiting: an event), the ACK timers, ARP, and jobs that
- * wait for the last borrowed payload. Judged a few times per retransmission time-out, not in every turn. */
+/* core/: what is due. Two clocks (progress: a fault; waiting: an event), the ACK timers, neighbours, and jobs
+ * that wait for the last borrowed payload. Judged a few times per retransmission time-out, not in every turn.
+ */
 #include "psc_lane_state.h"
 
 /* More than an RX ring holds: after a pause so many frames may have waited, with the ACKs among them. */

@@ -38,9 +38,10 @@ static bool connect_qp(struct psc_lane *lane, struct psc_job *job, const struct 
 {
     uint32_t index = (spec->qpn >> PSC_LANE_BITS) & (PSC_LANE_QPS - 1);
     bool ours = (spec->qpn & ((1u << PSC_LANE_BITS) - 1)) == lane->config.lane && spec->qpn <= PSC_QPN_MASK;
+    bool one_family = psc_ip_is_v4(&spec->peer) == psc_ip_is_v4(&lane->config.local.ip);
 
-    if ((job->state != PSC_JOB_RUNNING && job->state != PSC_JOB_ENDING) || !ours || lane->qps[index] ||
-        spec->pool >= job->spec.pool_count || spec->rank >= job->spec.world_size ||
+    if ((job->state != PSC_JOB_RUNNING && job->state != PSC_JOB_ENDING) || !one_family || !ours ||
+        lane->qps[index] || spec->pool >= job->spec.pool_count || spec->rank >= job->spec.world_size ||
         (job->left_ranks >> spec->rank & 1))
         return false;
     struct psc_job_pool *pool = &job->pools[spec->pool];

@@ -47,9 +47,9 @@ struct psc_hold {
 };
 
 /* One frame to send: header, then payload_bytes borrowed from a slot (or from the lane's few answer buffers:
- * ARP, ICMP; header_bytes is then 0), then trailer. Whatever is borrowed lies in psc_memory and has a hold.
- * An emit with a hold is already counted in hold->count; whoever took it decrements the count, on the lane's
- * own core, once the payload is out. */
+ * neighbours, pings; header_bytes is then 0), then trailer. Whatever is borrowed lies in psc_memory and has a
+ * hold. An emit with a hold is already counted in hold->count; whoever took it decrements the count, on the
+ * lane's own core, once the payload is out. */
 struct psc_emit {
     uint8_t header[PSC_HEADER_MAX];
     uint32_t header_bytes;
@@ -165,7 +165,7 @@ struct psc_command {
     uint32_t received[PSC_MAX_POOLS]; /* LEAVE: number of rounds whose result the rank has, per pool */
 };
 /* False: the command is impossible (not legal in the job's state, QPN taken, index or `received` out of
- * range); nothing was changed. */
+ * range, peer of another address family than ours); nothing was changed. */
 bool psc_lane_apply(struct psc_lane *lane, const struct psc_command *command, uint64_t now_ns);
 
 /* ---- Events to the control core. ---- */

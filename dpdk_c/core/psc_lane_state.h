@@ -17,12 +17,12 @@ struct psc_neighbour {
     struct psc_mac mac;
     bool known;
     uint32_t users;      /* QPs that send to it */
-    uint32_t asked;      /* ARP requests since it was last unknown */
+    uint32_t asked;      /* requests since it was last unknown */
     uint64_t asked_ns;   /* when the last one was sent */
     uint64_t learned_ns; /* when its MAC was last heard */
 };
 
-/* A frame that the lane answers by itself (ARP, ICMP); free while nobody holds it. */
+/* A frame that the lane answers by itself (ARP, neighbour discovery, ping); free while nobody holds it. */
 struct psc_answer {
     struct psc_hold hold;
     uint8_t *data; /* PSC_ANSWER_BYTES */
@@ -98,7 +98,7 @@ void psc_deliver_missing(struct psc_lane *lane, struct psc_qp *qp);
 void psc_seal_results(struct psc_job_pool *pool);
 void psc_send_results(struct psc_lane *lane, struct psc_outbox *out);
 
-/* psc_reply.c: ACK, NAK, CNP; ARP and ICMP. */
+/* psc_reply.c: ACK, NAK, CNP; neighbours and pings. */
 void psc_want_to_reply(struct psc_lane *lane, struct psc_qp *qp);
 void psc_send_replies(struct psc_lane *lane, struct psc_outbox *out);
 enum psc_drop psc_answer_host(struct psc_lane *lane, const struct psc_frame *frame, struct psc_outbox *out);

@@ -1,5 +1,6 @@
-/* core/: the MAC of a QP's next hop: the peer itself on our link, else the gateway. Asked by ARP before the
- * QP goes to RTS; learned only about addresses that a QP needs, so that strangers cannot fill the table. */
+/* core/: the MAC of a QP's next hop: the peer itself on our link, else the gateway. Asked by ARP or neighbour
+ * discovery before the QP goes to RTS; learned only about addresses that a QP needs, so that strangers cannot
+ * fill the table. */
 #include <string.h>
 
 #include "psc_lane_state.h"
@@ -106,7 +107,7 @@ void psc_neighbour_learn(struct psc_lane *lane, const struct psc_frame *frame)
     struct psc_ip ip;
     struct psc_mac mac;
 
-    if (!psc_arp_sender(frame->data, frame->bytes, &lane->config.local, &ip, &mac))
+    if (!psc_neighbour_heard(frame->data, frame->bytes, &lane->config.local, &ip, &mac))
         return;
     struct psc_neighbour *neighbour = find(lane, &ip);
     if (!neighbour)
@@ -137,8 +138,8 @@ static void ask(struct psc_lane *lane, struct psc_neighbour *neighbour, struct p
 
     if (!answer || psc_outbox_full(out))
         return; /* the next sweep */
-    uint32_t bytes = psc_arp_request(&lane->config.local, &neighbour->ip, answer->data);
-    if (bytes > 0) /* 0: not IPv4, which ARP cannot ask for */
+    uint32_t bytes = psc_neighbour_request(&lane->config.local, &neighbour->ip, answer->data);
+    if (bytes > 0) /* 0: of another family than ours; nobody could answer */
         psc_answer_emit(lane, answer, bytes, out);
     neighbour->asked++;
     neighbour->asked_ns = lane->now_ns;

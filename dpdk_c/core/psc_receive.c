@@ -3,6 +3,7 @@
 #include "psc_lane_state.h"
 
 #define CNP_INTERVAL_NS 50000u
+#define P_KEY_MASK      0x7fffu /* the top bit says full or limited member */
 
 static struct psc_qp *find_qp(const struct psc_lane *lane, uint32_t qpn)
 {
@@ -33,6 +34,8 @@ static enum psc_drop receive_roce(struct psc_lane *lane, const struct psc_packet
         return PSC_DROP_QP_STATE;
     if (!psc_ip_equal(&packet->src, &qp->flow.dst))
         return PSC_DROP_FOREIGN_PEER;
+    if ((packet->p_key & P_KEY_MASK) != P_KEY_MASK)
+        return PSC_DROP_P_KEY;
     if (!psc_icrc_ok(packet))
         return PSC_DROP_ICRC;
     if (flags & PSC_OPF_CNP) {
@@ -57,11 +60,11 @@ void psc_receive_frame(struct psc_lane *lane, const struct psc_frame *frame, str
     case PSC_FRAME_ROCE:
         why = receive_roce(lane, &packet);
         break;
-    case PSC_FRAME_ARP:
+    case PSC_FRAME_NEIGHBOUR:
         psc_neighbour_learn(lane, frame);
         why = psc_answer_host(lane, frame, out);
         break;
-    case PSC_FRAME_ICMP:
+    case PSC_FRAME_PING:
         why = psc_answer_host(lane, frame, out);
         break;
     case PSC_FRAME_DROP:

@@ -1,5 +1,5 @@
-/* core/: what a lane says besides results: ACK, NAK and CNP, one of each per QP and burst; ARP and ICMP
- * answers. */
+/* core/: what a lane says besides results: ACK, NAK and CNP, one of each per QP and burst; answers to ARP,
+ * neighbour discovery and ping. */
 #include "psc_lane_state.h"
 
 void psc_want_to_reply(struct psc_lane *lane, struct psc_qp *qp)

@@ -60,12 +60,12 @@ static uint32_t kernel_mtu(const struct rte_eth_dev_info *info, char name[IF_NAM
     return rc == 0 ? (uint32_t)request.ifr_mtu : 0;
 }
 
-/* Largest RoCE path MTU whose packets fit into `link_mtu`; 0: none does. */
-static uint32_t largest_roce_mtu(uint32_t link_mtu)
+/* Largest RoCE path MTU whose packets fit into the link's MTU; 0: none does. */
+static uint32_t largest_roce_mtu(const struct psc_io_port *port)
 {
     uint32_t mtu = 4096;
 
-    while (mtu >= 256 && mtu + PSC_IO_ROCE_OVERHEAD > link_mtu)
+    while (mtu >= 256 && mtu + port->overhead_bytes > port->link_mtu)
         mtu /= 2;
     return mtu >= 256 ? mtu : 0;
 }
@@ -75,10 +75,10 @@ static uint32_t largest_roce_mtu(uint32_t link_mtu)
 static uint32_t set_device_mtu(struct psc_io_port *port, uint32_t wanted)
 {
     for (uint32_t mtu = wanted != 0 ? wanted : 4096; mtu >= 256; mtu /= 2) {
-        int rc = rte_eth_dev_set_mtu(port->port_id, (uint16_t)(mtu + PSC_IO_ROCE_OVERHEAD));
+        int rc = rte_eth_dev_set_mtu(port->port_id, (uint16_t)(mtu + port->overhead_bytes));
 
         if (rc == 0)
-            port->link_mtu = mtu + PSC_IO_ROCE_OVERHEAD;
+            port->link_mtu = mtu + port->overhead_bytes;
         if (rc == 0 || rc == -ENOTSUP)
             return mtu;
         if (wanted != 0)
@@ -99,9 +99,9 @@ static bool choose_mtu(struct psc_io_port *port, const struct rte_eth_dev_info *
             return true;
         return psc_io_fail(error, PSC_IO_MTU_TOO_SMALL,
                            "device \"%s\" does not take the MTU of %u that RoCE MTU %u wants", port->devargs,
-                           (wanted != 0 ? wanted : 256) + PSC_IO_ROCE_OVERHEAD, wanted != 0 ? wanted : 256);
+                           (wanted != 0 ? wanted : 256) + port->overhead_bytes, wanted != 0 ? wanted : 256);
     }
-    port->roce_mtu = largest_roce_mtu(port->link_mtu);
+    port->roce_mtu = largest_roce_mtu(port);
     if (port->roce_mtu != 0 && wanted <= port->roce_mtu) {
         port->roce_mtu = wanted != 0 ? wanted : port->roce_mtu;
         return true;
@@ -110,8 +110,8 @@ static bool choose_mtu(struct psc_io_port *port, const struct rte_eth_dev_info *
     return psc_io_fail(
         error, PSC_IO_MTU_TOO_SMALL,
         "RoCE MTU %u wants a link MTU of %u, interface %s has %u: `ip link set %s mtu %u` or lower data.mtu",
-        wanted, wanted + PSC_IO_ROCE_OVERHEAD, interface, port->link_mtu, interface,
-        wanted + PSC_IO_ROCE_OVERHEAD);
+        wanted, wanted + port->overhead_bytes, interface, port->link_mtu, interface,
+        wanted + port->overhead_bytes);
 }
 
 static bool setup_failed(const struct psc_io_port *port, const char *step, int rc, struct psc_io_error *error)
@@ -130,6 +130,8 @@ bool psc_io_port_open(struct psc_io_port *port, const struct psc_io_config *conf
     int rc;
 
     port->devargs = port_config->devargs;
+    port->overhead_bytes =
+        psc_ip_is_v4(&config->lane.local.ip) ? PSC_IO_ROCE_OVERHEAD_V4 : PSC_IO_ROCE_OVERHEAD_V6;
     port->rx_ring_packets = port_config->rx_ring_packets;
     port->tx_ring_packets = port_config->tx_ring_packets;
     if (!attach(port_config, error) || !find_port(port, port_config, error))

@@ -13,8 +13,10 @@
 /* Room for one frame of any MTU and for one block of net_af_packet with framesz=8192, which copies without
  * looking. */
 #define PSC_IO_RX_ROOM 9216
-/* RoCE's worst headers and trailers around one path MTU, rounded as rxe does it: payload + 80 bytes. */
-#define PSC_IO_ROCE_OVERHEAD 80
+/* RoCE's worst headers and trailers around one path MTU: over IPv4 as generous as rxe is, over IPv6 exactly
+ * (40 IP, 8 UDP, 12 BTH, 16 RETH, 4 immediate, 4 ICRC). */
+#define PSC_IO_ROCE_OVERHEAD_V4 80
+#define PSC_IO_ROCE_OVERHEAD_V6 84
 /* How often a lane renews its gauges and asks the driver to give transmitted mbufs back. */
 #define PSC_IO_HOUSEKEEPING_NS 10000000u
 
@@ -22,6 +24,7 @@
 struct psc_io_port {
     uint16_t port_id;
     const char *devargs;
+    uint32_t overhead_bytes; /* around a path MTU */
     struct psc_mac mac;
     uint32_t link_mtu;
     uint32_t roce_mtu;

@@ -28,7 +28,26 @@ bool psc_mac_equal(const struct psc_mac *a, const struct psc_mac *b)
     return memcmp(a->b, b->b, sizeof a->b) == 0;
 }
 
-uint16_t psc_internet_checksum(const void *data, uint32_t bytes)
+bool psc_ip_is_multicast(const struct psc_ip *ip)
+{
+    return ip->b[0] == 0xff;
+}
+
+struct psc_ip psc_solicited_node(const struct psc_ip *ip)
+{
+    struct psc_ip group = {{0xff, 0x02, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x01, 0xff}};
+    memcpy(group.b + 13, ip->b + 13, 3);
+    return group;
+}
+
+struct psc_mac psc_group_mac(const struct psc_ip *group)
+{
+    struct psc_mac mac = {{0x33, 0x33}};
+    memcpy(mac.b + 2, group->b + 12, 4);
+    return mac;
+}
+
+static uint64_t sum_words(const void *data, uint32_t bytes)
 {
     const uint8_t *at = data;
     uint64_t sum = 0;
@@ -36,7 +55,23 @@ uint16_t psc_internet_checksum(const void *data, uint32_t bytes)
         sum += (uint32_t)at[i] << 8 | at[i + 1];
     if (bytes % 2 != 0)
         sum += (uint32_t)at[bytes - 1] << 8;
+    return sum;
+}
+
+static uint16_t fold(uint64_t sum)
+{
     while (sum >> 16 != 0)
         sum = (sum & 0xffff) + (sum >> 16);
     return (uint16_t)~sum;
+}
+
+uint16_t psc_internet_checksum(const void *data, uint32_t bytes)
+{
+    return fold(sum_words(data, bytes));
+}
+
+uint16_t psc_icmpv6_checksum(const struct psc_ipv6 *ip, const void *icmp, uint32_t bytes)
+{
+    uint64_t addresses = sum_words(&ip->src, sizeof ip->src + sizeof ip->dst);
+    return fold(addresses + bytes + PSC_IPPROTO_ICMPV6 + sum_words(icmp, bytes));
 }

@@ -14,8 +14,9 @@
 
 #define PSC_ETHERNET_MIN_BYTES 60 /* without FCS; shorter frames are padded by whoever sends them */
 
-#define PSC_IPPROTO_ICMP 1
-#define PSC_IPPROTO_UDP  17
+#define PSC_IPPROTO_ICMP   1
+#define PSC_IPPROTO_UDP    17
+#define PSC_IPPROTO_ICMPV6 58
 
 #define PSC_IPV4_VERSION_IHL   0x45 /* version 4, 5 words: no options */
 #define PSC_IPV4_DONT_FRAGMENT 0x4000
@@ -29,7 +30,6 @@
 #define PSC_BTH_BECN      0x40 /* byte 4 */
 #define PSC_BTH_ACK_REQ   0x80 /* byte 8 */
 #define PSC_P_KEY_DEFAULT 0xffff
-#define PSC_P_KEY_MASK    0x7fff /* the top bit is the kind of membership */
 #define PSC_ICRC_BYTES    4
 
 struct psc_ethernet {
@@ -81,9 +81,19 @@ struct psc_arp {
     struct psc_mac target_mac;
     uint8_t target_ip[4];
 };
-struct psc_icmp_echo {
+struct psc_icmp_echo { /* the same in ICMP and ICMPv6 */
     uint8_t type, code;
     struct psc_be16 checksum, id, sequence;
+};
+struct psc_nd { /* neighbour solicitation or advertisement; options follow (RFC 4861 4.3, 4.4) */
+    uint8_t type, code;
+    struct psc_be16 checksum;
+    struct psc_be32 flags;
+    struct psc_ip target;
+};
+struct psc_nd_mac { /* option: source or target link-layer address (RFC 4861 4.6.1) */
+    uint8_t type, words;
+    struct psc_mac mac;
 };
 
 _Static_assert(sizeof(struct psc_ethernet) == 14, "Ethernet");
@@ -96,6 +106,8 @@ _Static_assert(sizeof(struct psc_reth) == 16, "RETH");
 _Static_assert(sizeof(struct psc_aeth) == 4, "AETH");
 _Static_assert(sizeof(struct psc_arp) == 28, "ARP");
 _Static_assert(sizeof(struct psc_icmp_echo) == 8, "ICMP echo");
+_Static_assert(sizeof(struct psc_nd) == 24, "neighbour discovery");
+_Static_assert(sizeof(struct psc_nd_mac) == 8, "link-layer address option");
 
 /* What lies above Ethernet and at most one VLAN tag. */
 struct psc_l3 {
@@ -103,9 +115,11 @@ struct psc_l3 {
     uint32_t bytes;    /* up to the frame's end: Ethernet padding included */
     uint32_t l2_bytes; /* Ethernet header and tag */
     uint16_t ethertype;
+    bool to_group; /* not to our MAC, but to everyone or to our solicited-node group */
     struct psc_mac src_mac;
 };
-/* Step 1 of the receive order. Frames to everyone are taken for ARP only. */
+/* Step 1 of the receive order. Frames to everyone are taken for ARP only, frames to our solicited-node group
+ * for neighbour discovery only. */
 enum psc_drop psc_open_ethernet(const uint8_t *frame, uint32_t bytes, const struct psc_local *local,
                                 struct psc_l3 *l3);
 
@@ -127,8 +141,14 @@ enum psc_drop psc_open_ipv6(const struct psc_l3 *l3, const struct psc_local *loc
 /* RFC 1071 checksum as a number: over a header whose checksum field is 0 it is what belongs there, over a
  * sound header as received it is 0. */
 uint16_t psc_internet_checksum(const void *data, uint32_t bytes);
+/* The same over the pseudo-header (RFC 8200 8.1) and `bytes` of ICMPv6. */
+uint16_t psc_icmpv6_checksum(const struct psc_ipv6 *ip, const void *icmp, uint32_t bytes);
 
 struct psc_ip psc_ip_from_v4(const uint8_t address[4]);
+bool psc_ip_is_multicast(const struct psc_ip *ip);
 bool psc_mac_equal(const struct psc_mac *a, const struct psc_mac *b);
+/* The group that whoever has `ip` listens to (RFC 4291 2.7.1), and its MAC (RFC 2464 7). */
+struct psc_ip psc_solicited_node(const struct psc_ip *ip);
+struct psc_mac psc_group_mac(const struct psc_ip *group);
 
 #endif

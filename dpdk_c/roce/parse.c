@@ -5,9 +5,20 @@
 
 #include "frame.h"
 
-#define ICMP_ECHO_REQUEST 8
+#define ICMP_ECHO_REQUEST       8
+#define ICMPV6_ECHO_REQUEST     128
+#define NEIGHBOUR_SOLICITATION  135
+#define NEIGHBOUR_ADVERTISEMENT 136
 
 static const struct psc_mac broadcast = {{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}};
+
+/* Our solicited-node group: where neighbours ask for our address. */
+static bool is_our_group(const struct psc_mac *mac, const struct psc_local *local)
+{
+    struct psc_ip group = psc_solicited_node(&local->ip);
+    struct psc_mac group_mac = psc_group_mac(&group);
+    return !psc_ip_is_v4(&local->ip) && psc_mac_equal(mac, &group_mac);
+}
 
 enum psc_drop psc_open_ethernet(const uint8_t *frame, uint32_t bytes, const struct psc_local *local,
                                 struct psc_l3 *l3)
@@ -16,7 +27,8 @@ enum psc_drop psc_open_ethernet(const uint8_t *frame, uint32_t bytes, const stru
     if (bytes < sizeof *ethernet)
         return PSC_DROP_RUNT;
     bool ours = psc_mac_equal(&ethernet->dst, &local->mac);
-    if (!ours && !psc_mac_equal(&ethernet->dst, &broadcast))
+    bool to_everyone = psc_mac_equal(&ethernet->dst, &broadcast);
+    if (!ours && !to_everyone && !is_our_group(&ethernet->dst, local))
         return PSC_DROP_FOREIGN_MAC;
 
     uint16_t type = psc_from_be16(ethernet->type);
@@ -33,13 +45,14 @@ enum psc_drop psc_open_ethernet(const uint8_t *frame, uint32_t bytes, const stru
     }
     if (type == PSC_ETHERTYPE_VLAN || type == PSC_ETHERTYPE_QINQ)
         return PSC_DROP_VLAN;
-    if (!ours && type != PSC_ETHERTYPE_ARP)
+    if (!ours && type != (to_everyone ? PSC_ETHERTYPE_ARP : PSC_ETHERTYPE_IPV6))
         return PSC_DROP_FOREIGN_MAC;
 
     *l3 = (struct psc_l3){.data = frame + l2_bytes,
                           .bytes = bytes - l2_bytes,
                           .l2_bytes = l2_bytes,
                           .ethertype = type,
+                          .to_group = !ours,
                           .src_mac = ethernet->src};
     return PSC_DROP_NONE;
 }
@@ -76,6 +89,18 @@ static bool is_ipv6_extension(uint8_t next_header)
     return next_header == 0 || next_header == 43 || next_header == 51 || next_header == 60;
 }
 
+/* To our address at our MAC, or a question to our group, which some switches deliver to our MAC. */
+static enum psc_drop check_ipv6_destination(const struct psc_l3 *l3, const struct psc_ipv6 *ip,
+                                            const struct psc_local *local)
+{
+    if (psc_ip_equal(&ip->dst, &local->ip))
+        return l3->to_group ? PSC_DROP_FOREIGN_MAC : PSC_DROP_NONE;
+    if (psc_ip_is_v4(&local->ip) || ip->next_header != PSC_IPPROTO_ICMPV6)
+        return PSC_DROP_FOREIGN_IP;
+    struct psc_ip group = psc_solicited_node(&local->ip);
+    return psc_ip_equal(&ip->dst, &group) ? PSC_DROP_NONE : PSC_DROP_FOREIGN_IP;
+}
+
 enum psc_drop psc_open_ipv6(const struct psc_l3 *l3, const struct psc_local *local,
                             struct psc_datagram *datagram)
 {
@@ -83,6 +108,8 @@ enum psc_drop psc_open_ipv6(const struct psc_l3 *l3, const struct psc_local *loc
     const struct psc_ipv6 *ip = (const void *)l3->data;
     if (l3->bytes < sizeof *ip)
         return PSC_DROP_RUNT;
+    if (l3->to_group && ip->next_header != PSC_IPPROTO_ICMPV6) /* the group is for questions alone */
+        return PSC_DROP_FOREIGN_MAC;
     uint32_t version_class_flow = psc_from_be32(ip->version_class_flow);
     /* A mapped address on the wire would pass for IPv4 of that address (RFC 4942 2.2). */
     if (version_class_flow >> 28 != 6 || psc_ip_is_v4(&ip->src) || psc_ip_is_v4(&ip->dst))
@@ -102,7 +129,7 @@ enum psc_drop psc_open_ipv6(const struct psc_l3 *l3, const struct psc_local *loc
                                       .ecn = version_class_flow >> 20 & PSC_ECN_CE,
                                       .src = ip->src,
                                       .dst = ip->dst};
-    return psc_ip_equal(&datagram->dst, &local->ip) ? PSC_DROP_NONE : PSC_DROP_FOREIGN_IP;
+    return check_ipv6_destination(l3, ip, local);
 }
 
 /* Step 3: UDP's length must be IP's. The shortest RoCE packet is UDP 8, BTH 12, ICRC 4. */
@@ -138,7 +165,7 @@ static void read_extensions(struct psc_packet *packet, const uint8_t *at)
     }
 }
 
-/* Steps 4, 5 and 8: `transport_bytes` from the BTH to the ICRC's last byte, at least a BTH and an ICRC. The
+/* Steps 4 and 5: `transport_bytes` from the BTH to the ICRC's last byte, at least a BTH and an ICRC. The
  * row comes before any subtraction: with a header length of 0 for an unknown opcode, every length below would
  * be wrong. Headers are whole words, so a pad without payload fails the length checks. */
 static enum psc_drop open_bth(const uint8_t *transport, uint32_t transport_bytes, struct psc_packet *packet)
@@ -154,12 +181,9 @@ static enum psc_drop open_bth(const uint8_t *transport, uint32_t transport_bytes
     uint32_t payload_bytes = transport_bytes - around_payload;
     if (payload_bytes != 0 && !(row->flags & PSC_OPF_PAYLOAD))
         return PSC_DROP_BTH;
-    uint16_t p_key = psc_from_be16(bth->p_key);
-    if ((p_key & PSC_P_KEY_MASK) != (PSC_P_KEY_DEFAULT & PSC_P_KEY_MASK))
-        return PSC_DROP_P_KEY;
 
     packet->row = row;
-    packet->p_key = p_key;
+    packet->p_key = psc_from_be16(bth->p_key);
     packet->opcode = bth->opcode;
     packet->ack_req = (bth->ack_req & PSC_BTH_ACK_REQ) != 0;
     packet->dest_qpn = psc_from_be24(bth->dest_qpn);
@@ -185,11 +209,18 @@ static enum psc_drop open_roce(const struct psc_datagram *datagram, struct psc_p
     return open_bth(datagram->payload + udp_bytes, datagram->payload_bytes - udp_bytes, packet);
 }
 
-static bool is_echo_request(const struct psc_datagram *datagram)
+/* ICMP and ICMPv6: what a host must answer. The rest of the message is judged by whoever answers. */
+static enum psc_frame_kind icmp_kind(const struct psc_datagram *datagram)
 {
-    const struct psc_icmp_echo *echo = (const void *)datagram->payload;
-    return psc_ip_is_v4(&datagram->src) && datagram->protocol == PSC_IPPROTO_ICMP &&
-           datagram->payload_bytes >= sizeof *echo && echo->type == ICMP_ECHO_REQUEST && echo->code == 0;
+    const struct psc_icmp_echo *icmp = (const void *)datagram->payload;
+    bool v4 = psc_ip_is_v4(&datagram->src);
+    if (datagram->protocol != (v4 ? PSC_IPPROTO_ICMP : PSC_IPPROTO_ICMPV6) ||
+        datagram->payload_bytes < sizeof *icmp || icmp->code != 0)
+        return PSC_FRAME_DROP;
+    if (icmp->type == (v4 ? ICMP_ECHO_REQUEST : ICMPV6_ECHO_REQUEST))
+        return PSC_FRAME_PING;
+    bool neighbour = icmp->type == NEIGHBOUR_SOLICITATION || icmp->type == NEIGHBOUR_ADVERTISEMENT;
+    return neighbour && !v4 ? PSC_FRAME_NEIGHBOUR : PSC_FRAME_DROP;
 }
 
 static enum psc_drop open_ip(const struct psc_l3 *l3, const struct psc_local *local,
@@ -215,16 +246,15 @@ enum psc_frame_kind psc_parse(const uint8_t *frame, uint32_t bytes, const struct
         return PSC_FRAME_DROP;
     if (l3.ethertype == PSC_ETHERTYPE_ARP) {
         *why = l3.bytes < sizeof(struct psc_arp) ? PSC_DROP_RUNT : PSC_DROP_NONE;
-        return *why == PSC_DROP_NONE ? PSC_FRAME_ARP : PSC_FRAME_DROP;
+        return *why == PSC_DROP_NONE ? PSC_FRAME_NEIGHBOUR : PSC_FRAME_DROP;
     }
     *why = open_ip(&l3, local, &datagram);
     if (*why != PSC_DROP_NONE)
         return PSC_FRAME_DROP;
-    if (is_echo_request(&datagram))
-        return PSC_FRAME_ICMP;
     if (datagram.protocol != PSC_IPPROTO_UDP) {
-        *why = PSC_DROP_NOT_ROCE;
-        return PSC_FRAME_DROP;
+        enum psc_frame_kind kind = icmp_kind(&datagram);
+        *why = kind == PSC_FRAME_DROP ? PSC_DROP_NOT_ROCE : PSC_DROP_NONE;
+        return kind;
     }
     memset(packet, 0, sizeof *packet);
     packet->src_mac = l3.src_mac;

@@ -108,11 +108,16 @@ struct psc_packet {
     uint32_t icrc_bytes;      /* from the IP header to the last pad byte; the ICRC's four bytes follow */
 };
 
-enum psc_frame_kind { PSC_FRAME_ROCE = 0, PSC_FRAME_ARP = 1, PSC_FRAME_ICMP = 2, PSC_FRAME_DROP = 3 };
+enum psc_frame_kind {
+    PSC_FRAME_ROCE = 0,
+    PSC_FRAME_NEIGHBOUR = 1, /* ARP or neighbour discovery */
+    PSC_FRAME_PING = 2,      /* ICMP or ICMPv6 echo request */
+    PSC_FRAME_DROP = 3,
+};
 
-/* Parse one contiguous Ethernet frame: steps 1 to 5 of the receive order, P_Key and header fields included;
- * QP, peer and ICRC are the caller's. Returns ROCE (packet filled), ARP or ICMP (for psc_host_answer), or
- * DROP with *why. Never reads past `bytes`; lengths come from IP and UDP, never from the frame. */
+/* Parse one contiguous Ethernet frame: steps 1 to 5 of the receive order. QP, peer, P_Key and ICRC are the
+ * caller's, in that order. Returns ROCE (packet filled), NEIGHBOUR or PING (for psc_host_answer),
+ * or DROP with *why. Never reads past `bytes`; lengths come from IP and UDP, never from the frame. */
 enum psc_frame_kind psc_parse(const uint8_t *frame, uint32_t bytes, const struct psc_local *local,
                               struct psc_packet *packet, enum psc_drop *why);
 
@@ -172,14 +177,20 @@ void psc_icrc_finish(uint32_t crc, uint8_t out[4]);
 
 /* ---- What a host answers besides RoCE. ---- */
 
-/* Answer an ARP request for, or an ICMP echo request to, our address. Returns the reply's length, 0: no
- * answer due. out holds at least `bytes` bytes, at least 64. */
+#define PSC_HOST_FRAME_MAX                                                                                   \
+    96 /* of what is asked or answered, but for a ping's answer: as long as the ping                         \
+        */
+
+/* Answer an ARP request or a neighbour solicitation for, or an echo request to, our address. Returns the
+ * reply's length, 0: no answer due. out holds at least `bytes` bytes, at least PSC_HOST_FRAME_MAX. */
 uint32_t psc_host_answer(const uint8_t *frame, uint32_t bytes, const struct psc_local *local, uint8_t *out);
-/* An ARP request for `target`. Returns its length (padded to 60); 0: the target is not IPv4. */
-uint32_t psc_arp_request(const struct psc_local *local, const struct psc_ip *target, uint8_t *out);
-/* Sender of an ARP request or reply, to learn from. False if the frame is not a sound ARP packet for us. */
-bool psc_arp_sender(const uint8_t *frame, uint32_t bytes, const struct psc_local *local, struct psc_ip *ip,
-                    struct psc_mac *mac);
+/* Asks for the MAC of `target`: an ARP request, or a neighbour solicitation. Returns its length; 0: the
+ * target is not of our address's family. out holds at least PSC_HOST_FRAME_MAX bytes. */
+uint32_t psc_neighbour_request(const struct psc_local *local, const struct psc_ip *target, uint8_t *out);
+/* Who says in this frame that it has which MAC: sender of an ARP packet or of a solicitation for our address,
+ * or target of an advertisement to us. False if the frame says no such thing, or is unsound. */
+bool psc_neighbour_heard(const uint8_t *frame, uint32_t bytes, const struct psc_local *local,
+                         struct psc_ip *ip, struct psc_mac *mac);
 
 bool psc_ip_is_v4(const struct psc_ip *ip);
 bool psc_ip_equal(const struct psc_ip *a, const struct psc_ip *b);

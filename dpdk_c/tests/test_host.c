@@ -15,7 +15,7 @@
 /* Answer into a buffer of the promised size; returns the answer's length. */
 static uint32_t answer(const uint8_t *request, uint32_t bytes, const struct psc_local *local, uint8_t *reply)
 {
-    uint32_t room_bytes = bytes > 64 ? bytes : 64;
+    uint32_t room_bytes = bytes > PSC_HOST_FRAME_MAX ? bytes : PSC_HOST_FRAME_MAX;
     uint8_t *frame = exact_copy(request, bytes);
     uint8_t *out = malloc(room_bytes);
     assert_non_null(out);
@@ -99,14 +99,14 @@ static void arp_is_asked(void **state)
     uint32_t bytes = unhex("ffffffffffff 020000000002 0806" ARP_FIXED
                            "0001 020000000002 0a000002 000000000000 0a000001" PADDING_18,
                            expected);
-    assert_int_equal(psc_arp_request(&local_v4, &flow_v4.src, got), bytes);
+    assert_int_equal(psc_neighbour_request(&local_v4, &flow_v4.src, got), bytes);
     assert_memory_equal(got, expected, bytes);
     bytes = unhex("ffffffffffff 020000000002 8100 0064 0806" ARP_FIXED
                   "0001 020000000002 0a000002 000000000000 0a000001" PADDING_14,
                   expected);
-    assert_int_equal(psc_arp_request(&local_v4_vlan100, &flow_v4.src, got), bytes);
+    assert_int_equal(psc_neighbour_request(&local_v4_vlan100, &flow_v4.src, got), bytes);
     assert_memory_equal(got, expected, bytes);
-    assert_int_equal(psc_arp_request(&local_v4, &flow_v6.src, got), 0);
+    assert_int_equal(psc_neighbour_request(&local_v4, &flow_v6.src, got), 0);
 }
 
 static bool learns(const char *frame_hex, struct psc_ip *ip, struct psc_mac *mac)
@@ -114,7 +114,7 @@ static bool learns(const char *frame_hex, struct psc_ip *ip, struct psc_mac *mac
     uint8_t buffer[FRAME_MAX_BYTES];
     uint32_t bytes = unhex(frame_hex, buffer);
     uint8_t *frame = exact_copy(buffer, bytes);
-    bool learned = psc_arp_sender(frame, bytes, &local_v4, ip, mac);
+    bool learned = psc_neighbour_heard(frame, bytes, &local_v4, ip, mac);
     free(frame);
     return learned;
 }

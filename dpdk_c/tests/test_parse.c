@@ -55,9 +55,9 @@ static const struct verdict_case v4_cases[] = {
     {"WRITE", L2, WRITE, TAKEN(PSC_FRAME_ROCE)},
     {"ACK", L2, ACK, TAKEN(PSC_FRAME_ROCE)},
     {"CNP", L2, CNP, TAKEN(PSC_FRAME_ROCE)},
-    {"ARP to us", TO_US "0806", ARP, TAKEN(PSC_FRAME_ARP)},
-    {"ARP to everyone", TO_ALL "0806", ARP, TAKEN(PSC_FRAME_ARP)},
-    {"echo request", L2, PING, CHECKSUM, TAKEN(PSC_FRAME_ICMP)},
+    {"ARP to us", TO_US "0806", ARP, TAKEN(PSC_FRAME_NEIGHBOUR)},
+    {"ARP to everyone", TO_ALL "0806", ARP, TAKEN(PSC_FRAME_NEIGHBOUR)},
+    {"echo request", L2, PING, CHECKSUM, TAKEN(PSC_FRAME_PING)},
 
     /* 1: MAC and VLAN */
     {"no frame at all", "", "", DROPPED(PSC_DROP_RUNT)},
@@ -166,8 +166,8 @@ static const struct verdict_case v4_cases[] = {
      CHECKSUM,
      TAKEN(PSC_FRAME_ROCE)},
 
-    /* 8: P_Key, and what is ignored */
-    {"another P_Key", L2, WRITE, 0, {{31, 0xfe}}, DROPPED(PSC_DROP_P_KEY)},
+    /* what is ignored, or judged when the QP is known */
+    {"another P_Key", L2, WRITE, 0, {{31, 0xfe}}, TAKEN(PSC_FRAME_ROCE)},
     {"limited member", L2, WRITE, 0, {{30, 0x7f}}, TAKEN(PSC_FRAME_ROCE)},
     {"MigReq 0, SE 0", L2, WRITE, 0, {{29, 0x30}}, TAKEN(PSC_FRAME_ROCE)},
     {"FECN, BECN and reserved bits", L2, WRITE, 0, {{32, 0xff}, {36, 0xff}}, TAKEN(PSC_FRAME_ROCE)},
@@ -238,7 +238,7 @@ static void verdicts(void **state)
     static const enum psc_drop parsers[] = {
         PSC_DROP_RUNT,       PSC_DROP_FOREIGN_MAC, PSC_DROP_VLAN,       PSC_DROP_ETHERTYPE,
         PSC_DROP_IP_HEADER,  PSC_DROP_IP_FRAGMENT, PSC_DROP_FOREIGN_IP, PSC_DROP_NOT_ROCE,
-        PSC_DROP_UDP_LENGTH, PSC_DROP_OPCODE,      PSC_DROP_BTH,        PSC_DROP_P_KEY,
+        PSC_DROP_UDP_LENGTH, PSC_DROP_OPCODE,      PSC_DROP_BTH,
     };
     bool seen[PSC_DROP_COUNT] = {false};
     (void)state;

@@ -42,7 +42,6 @@ def test_what_the_example_shows_commented_out_are_the_defaults(tmp_path: Path) -
         ("dada", "address", "10.0.0.1/24", "dada is not a known key"),
         ("data", "dscp", 64, "data.dscp = 64: Input should be less than or equal to 63"),
         ("data", "mtu", 1500, "data.mtu = 1500: Input should be 256, 512, 1024, 2048 or 4096"),
-        ("data", "address", "10.0.0/24", "data.address = '10.0.0/24': Input is not a valid IPv4 interface"),
         (
             "data",
             "address",
@@ -55,10 +54,22 @@ def test_what_the_example_shows_commented_out_are_the_defaults(tmp_path: Path) -
             "10.0.0.255/24",
             "10.0.0.255 is the address of the network 10.0.0.0/24 itself, or its",
         ),
-        ("data", "address", "224.0.0.1/24", "224.0.0.1 is no address that a port can have"),
-        ("data", "address", "127.0.0.1/8", "127.0.0.1 is no address that a port can have"),
+        ("data", "address", "224.0.0.1/24", "224.0.0.1 cannot be the data port's"),
+        ("data", "address", "127.0.0.1/8", "127.0.0.1 cannot be the data port's"),
         ("data", "gateway", "10.78.0.1", "data: gateway 10.78.0.1 is outside 10.77.0.0/24"),
         ("data", "gateway", "10.77.0.1", "data: gateway 10.77.0.1 is the appliance's own address"),
+        (
+            "data",
+            "address",
+            "10.0.0/24",
+            "data.address = '10.0.0/24': is not an address with a prefix length",
+        ),
+        ("data", "address", "fd00::77::1/64", "is not an address with a prefix length, such as 10.77.0.1/24"),
+        ("data", "address", "fe80::1/64", "fe80::1 cannot be the data port's"),
+        ("data", "address", "::ffff:10.77.0.1/120", "cannot be the data port's"),
+        ("data", "address", "ff02::1/64", "ff02::1 cannot be the data port's"),
+        ("data", "gateway", "fd00:77::fe", "gateway fd00:77::fe is of IPv6, address 10.77.0.1/24 of IPv4"),
+        ("data", "gateway", "10.77.0", "data.gateway = '10.77.0': is not an IP address"),
         ("port", "device", "eth0", "port.0.device = 'eth0': 'eth0' is not an EAL device argument"),
         ("limits", "window", 3, "limits.window = 3: Input should be 1, 2, 4, 8, 16, 32, 64 or 128"),
         ("lanes", "cores", [1, 2], "lanes.cores"),
@@ -85,6 +96,15 @@ def test_what_is_wrong_is_refused_by_its_name(
     assert sentence in str(refused.value)
     assert str(path) in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_the_data_port_may_have_an_ipv6_address(tmp_path: Path) -> None:
+    configuration = tables(tmp_path)
+    configuration["data"] = {"address": "fd00:77::1/64", "gateway": "fe80::fe"}
+    path = tmp_path / "ipv6.toml"
+    path.write_text(toml(configuration))
+    data = load_config(path).data
+    assert (str(data.address), str(data.gateway)) == ("fd00:77::1/64", "fe80::fe")
 
 
 def test_a_missing_table_is_named(tmp_path: Path) -> None:

@@ -49,7 +49,12 @@ def refused(control: Control, reason: str, *parts: str) -> None:
         ({"control_version": 1, "colour": "red"}, "version", ["control version 1, the appliance 2"]),
         ({"wire_version": 7}, "version", ["wire version 7, the appliance 1"]),
         ({"rank": 1}, "rank", ["rank 1 is not below world size 1"]),
-        ({"address": "10.77.0.300"}, "address", ["'10.77.0.300' of rank 0 is not an IPv4 address"]),
+        ({"address": "10.77.0.300"}, "address", ["'10.77.0.300' of rank 0 is not an IP address"]),
+        (
+            {"address": "fd00:77::2"},
+            "address",
+            ["address fd00:77::2, the appliance's data port 10.77.0.1: give", "an IPv4 address"],
+        ),
         ({"address": APPLIANCE_IP}, "address", ["rank 0 cannot have the address 10.77.0.1"]),
         (
             {"chunk_bytes": 8388608},

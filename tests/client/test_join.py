@@ -27,7 +27,7 @@ from pascaline.session.control import Control
 from pascaline.session.identity import Identity
 from pascaline.session.join import Joining, Wishes
 
-PORT = Port(None, "rxe0", 1, 3, "10.0.0.7", 1024, True)
+PORT = Port(None, "rxe0", 1, 3, "10.0.0.7", 1024, True, gid_index6=5, address6="fd00::7")
 CLASSES: list[contract.PoolClass] = ["data", "small"]
 OFFER = contract.Offer(
     epoch=1,
@@ -101,7 +101,7 @@ def test_a_join_says_who_and_what_and_gets_its_offer() -> None:
     assert (join.job, join.rank, join.world_size, join.plan) == ("job", 1, 2, "the plan")
     assert (join.wire_version, join.control_version) == (wire.VERSION, contract.CONTROL_VERSION)
     assert (join.ops, join.mtu, join.address) == (["sum_f32", "sum_i32", "max_f32"], 1024, "10.0.0.7")
-    assert (join.chunk_bytes, join.window) == (65536, 4)
+    assert (join.chunk_bytes, join.window, join.address6) == (65536, 4, "fd00::7")
 
 
 @pytest.mark.parametrize(
@@ -125,6 +125,11 @@ def test_a_join_says_who_and_what_and_gets_its_offer() -> None:
             ContractMismatch,
             r"offers pools \['data'\], a session needs one for data and one for small",
         ),
+        (
+            OFFER.model_copy(update={"mtu": 4096, "address": "fd00::1"}),
+            LocalSetupError,
+            "MTU of 4096 bytes, rxe0 can 1024.*at least 4180",
+        ),
         ('{"type": "hello"}', ContractMismatch, "does not know"),
         ("not json", ContractMismatch, "does not know"),
     ],
@@ -132,6 +137,13 @@ def test_a_join_says_who_and_what_and_gets_its_offer() -> None:
 def test_how_a_join_ends_instead(message: object, error: type[PascalineError], words: str) -> None:
     with peer(answering(message)) as port, pytest.raises(error, match=words):
         offered(port)
+
+
+def test_a_queue_pair_s_gid_is_of_the_appliance_s_family() -> None:
+    assert PORT.towards("10.0.0.1") == (3, "10.0.0.7")
+    assert PORT.towards("fd00::1") == (5, "fd00::7")
+    alone = Port(None, "rxe0", 1, 4, "fd00::7", 1024, True)
+    assert alone.towards("fd00::1") == (4, "fd00::7")
 
 
 def test_a_refusal_keeps_its_reason() -> None:

@@ -8,15 +8,22 @@ from typing import Any
 import pytest
 
 from .rack import Rack
+from .wire import FAMILIES, Family
+
+
+@pytest.fixture(params=FAMILIES, ids=str)
+def family(request: pytest.FixtureRequest) -> Family:
+    """Every test with a rack runs on IPv4 and on IPv6."""
+    return request.param
 
 
 @pytest.fixture
-def make_rack() -> Iterator[Callable[..., Rack]]:
+def make_rack(family: Family) -> Iterator[Callable[..., Rack]]:
     """Rack(...), closed after the test."""
     racks: list[Rack] = []
 
     def make(**options: Any) -> Rack:
-        racks.append(Rack(**options))
+        racks.append(Rack(family=family, **options))
         return racks[-1]
 
     yield make

@@ -16,7 +16,7 @@ import numpy as np
 
 from . import wire
 from .library import DROPS, EVENTS, FAULTS, ffi, lib, libc
-from .wire import APPLIANCE_IP, APPLIANCE_MAC, Packet
+from .wire import APPLIANCE_MAC, V4, Family, Packet
 from .worker import Array, Worker
 
 MTU = 256
@@ -53,8 +53,18 @@ class Job:
 class Rack:
     """One lane and its workers."""
 
-    def __init__(self, *, connected: bool = True, max_unacked: int = 128, seed: int = 1, **job: Any) -> None:
+    def __init__(
+        self,
+        *,
+        family: Family = V4,
+        connected: bool = True,
+        max_unacked: int = 128,
+        vlan: int = 0,
+        seed: int = 1,
+        **job: Any,
+    ) -> None:
         """`connected`: QPs of a new job are connected at once; `job`: see add_job."""
+        self.family = family
         self.now_ns = 5_000_000_000
         self.random = random.Random(seed)
         self.held: list[Any] | None = None  # a list: emits keep their hold until release() is called
@@ -75,7 +85,7 @@ class Rack:
         )
         self._emits = ffi.new("struct psc_emit[]", MAX_EMITS)
         self.stats = ffi.new("struct psc_lane_stats *")
-        self.lane = lib.psc_lane_new(self._config(max_unacked), self._memory, self.stats)
+        self.lane = lib.psc_lane_new(self._config(max_unacked, vlan), self._memory, self.stats)
         self.add_job(**job)
 
     def close(self) -> None:
@@ -97,14 +107,13 @@ class Rack:
         self._blocks.remove(int(ffi.cast("uintptr_t", memory)))
         libc.free(memory)
 
-    @staticmethod
-    def _config(max_unacked: int) -> Any:
+    def _config(self, max_unacked: int, vlan: int) -> Any:
         return ffi.new(
             "struct psc_lane_config *",
             {
-                "local": {"mac": _mac(APPLIANCE_MAC), "ip": _ip(APPLIANCE_IP)},
-                "gateway": _ip("10.0.0.254"),
-                "prefix_bits": 24,
+                "local": {"mac": _mac(APPLIANCE_MAC), "ip": _ip(self.family.appliance), "vlan": vlan},
+                "gateway": _ip(self.family.gateway),
+                "prefix_bits": self.family.prefix_bits,
                 "dscp": wire.DSCP,
                 "lane": 3,
                 "max_unacked_packets": max_unacked,
@@ -125,7 +134,7 @@ class Rack:
         pools: int = 1,
         worker_psn: int | None = None,
         appliance_psn: int | None = None,
-        subnet: str = "10.0.0",
+        prefix: str | None = None,
     ) -> Job:
         """Attaches a job with `packets` full packets per slot; connects its QPs unless told not to."""
         index = len(self.jobs)
@@ -149,7 +158,7 @@ class Rack:
         assert self.apply("ATTACH", job)
         psns = (worker_psn, appliance_psn)
         job.workers = [
-            [self._add_worker(job, p, r, subnet, psns) for r in range(world)] for p in range(pools)
+            [self._add_worker(job, p, r, prefix, psns) for r in range(world)] for p in range(pools)
         ]
         if self.connected:
             for workers in job.workers:
@@ -159,7 +168,7 @@ class Rack:
         return job
 
     def _add_worker(
-        self, job: Job, pool: int, rank: int, subnet: str, psns: tuple[int | None, int | None]
+        self, job: Job, pool: int, rank: int, prefix: str | None, psns: tuple[int | None, int | None]
     ) -> Worker:
         number, rnd = next(self._numbers), self.random
         host = 10 + 20 * ((len(self.jobs) - 1) % 10) + rank
@@ -170,7 +179,7 @@ class Rack:
             rank=rank,
             qpn=0x1100 + number,
             appliance_qpn=rnd.getrandbits(10) << 14 | (number & 1023) << 4 | 3,
-            ip=f"{subnet}.{host}",
+            ip=self.family.host(host, prefix),
             mac=f"02:00:00:00:01:{host:02x}",
             psn=rnd.getrandbits(24) if psns[0] is None else psns[0],
             expected_psn=start,
@@ -214,14 +223,14 @@ class Rack:
                 self._workers[worker.ip, worker.qpn] = worker
 
     def greet(self, job: Job) -> None:
-        """Answers every ARP request for a worker of this job, and reads the CONNECTED events."""
-        from .hosts import arp_reply
+        """Answers every question for a worker of this job, and reads the CONNECTED events."""
+        from .hosts import is_at
 
         self.poll()
         self.other.clear()
         workers = [worker for workers in job.workers for worker in workers]
         for worker in workers:
-            self.feed(arp_reply(worker.ip, worker.mac))
+            self.feed(is_at(worker.ip, worker.mac))
         connected = [event for event in self.events() if event.kind == "connected"]
         assert len(connected) == len(workers)
 
@@ -240,7 +249,8 @@ class Rack:
 
     def feed(self, *frames: bytes, max_emits: int = MAX_EMITS) -> list[Packet]:
         """One turn of the lane with these frames; RoCE packets out are returned, others are put into `other`."""
-        buffers = [ffi.new("uint8_t[]", frame) for frame in frames]  # exact size: a sanitizer sees the end
+        # Exact size, so that a sanitizer sees the end: made from bytes, an array would have a zero after them.
+        buffers = [ffi.new(f"uint8_t[{len(frame)}]", frame) for frame in frames]
         burst = ffi.new("struct psc_frame[]", [(b, len(b)) for b in buffers])
         count = lib.psc_lane_poll(self.lane, burst, len(frames), self.now_ns, self._emits, max_emits)
         out = []
@@ -349,4 +359,5 @@ def _mac(text: str) -> Any:
 
 
 def _ip(text: str) -> Any:
-    return {"b": [0] * 10 + [0xFF, 0xFF, *map(int, text.split("."))]}
+    packed = wire.address_bytes(text)
+    return {"b": list(packed if len(packed) == 16 else bytes(10) + b"\xff\xff" + packed)}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from . import wire
-from .hosts import arp_reply, arp_request
+from .hosts import asked_for, is_at, who_has
 from .rack import RETRANSMIT_NS, acks, ints, results
+from .wire import V4, V6
 from .worker import PROBE_IMM
 
 SECOND_NS = 1_000_000_000
@@ -23,14 +24,14 @@ def test_connect_asks_for_the_worker_s_mac_and_tells_when_it_is_known(make_rack)
     rack = make_rack(connected=False)
     a, b = rack.workers()
     assert rack.connect(a) and rack.poll() == [] and len(rack.other) == 1
-    assert rack.other[0][:6] == b"\xff" * 6 and rack.other[0][38:42] == bytes(map(int, a.ip.split(".")))
+    assert asked_for(rack.other[0]) == a.ip
     assert rack.poll(*a.write(0, ints(1))) == [] and rack.drops() == {"qp_state": 1}
-    rack.feed(arp_reply(b.ip, b.mac))
+    rack.feed(is_at(b.ip, b.mac))
     assert rack.events() == [], "not the one that was asked for"
-    rack.feed(arp_reply(a.ip, a.mac))
+    rack.feed(is_at(a.ip, a.mac))
     assert [(e.kind, e.rank) for e in rack.events()] == [("connected", 0)]
     assert rack.connect(b)
-    rack.feed(arp_request(b.ip, b.mac))
+    rack.feed(who_has(b.ip, b.mac))
     assert [(e.kind, e.rank) for e in rack.events()] == [("connected", 1)], (
         "a request tells its asker's MAC too"
     )
@@ -52,19 +53,19 @@ def test_a_known_mac_is_used_at_once_and_asked_for_again_when_it_is_old(make_rac
     assert rack.events() == [] and len(rack.other) == 1
 
 
-def test_a_worker_behind_a_router_is_reached_by_the_gateway(make_rack):
-    rack = make_rack(connected=False, subnet="10.7.0")
+def test_a_worker_behind_a_router_is_reached_by_the_gateway(make_rack, family):
+    rack = make_rack(connected=False, prefix=family.elsewhere)
     a, _ = rack.workers()
     rack.connect(a)
     rack.poll()
-    assert rack.other[0][38:42] == bytes([10, 0, 0, 254])
-    rack.feed(arp_reply("10.0.0.254", "02:00:00:00:00:fe"))
+    assert asked_for(rack.other[0]) == family.gateway
+    rack.feed(is_at(family.gateway, "02:00:00:00:00:fe"))
     assert [e.kind for e in rack.events()] == ["connected"]
     (answer,) = rack.poll(a.write(0, ints(1))[0])
     assert (answer.dst, answer.dst_mac) == (a.ip, "02:00:00:00:00:fe")
 
 
-def test_no_arp_answer_is_a_fault(make_rack):
+def test_no_answer_about_the_next_hop_is_a_fault(make_rack):
     rack = make_rack(connected=False)
     rack.connect(rack.workers()[1])
     for _ in range(11):
@@ -76,15 +77,15 @@ def test_no_arp_answer_is_a_fault(make_rack):
     assert len(rack.other) == 10
 
 
-def test_who_did_not_answer_once_is_asked_again_for_the_next_job(make_rack):
+def test_who_did_not_answer_once_is_asked_again_for_the_next_job(make_rack, family):
     """Both hosts stand behind the gateway; the first job, which is in RTS, keeps it in the table."""
-    rack = make_rack(connected=False, subnet="10.0.1")
+    rack = make_rack(connected=False, prefix=family.elsewhere)
     rack.connect(rack.workers()[0])
-    rack.feed(arp_reply("10.0.0.254", "02:00:00:00:00:fe"))
+    rack.feed(is_at(family.gateway, "02:00:00:00:00:fe"))
     rack.now_ns += 61 * SECOND_NS
     for job in (1, 2):
         rack.other.clear()
-        rack.add_job(subnet="10.0.1")
+        rack.add_job(prefix=family.elsewhere)
         rack.connect(rack.workers(job)[0])
         rack.events()
         for _ in range(11):
@@ -95,7 +96,7 @@ def test_who_did_not_answer_once_is_asked_again_for_the_next_job(make_rack):
 
 def test_a_worker_s_new_mac_is_followed(rack):
     a, _ = rack.workers()
-    rack.feed(arp_reply(a.ip, "02:00:00:00:01:77"))
+    rack.feed(is_at(a.ip, "02:00:00:00:01:77"))
     (answer,) = rack.poll(a.write(0, ints(1))[0])
     assert answer.dst_mac == "02:00:00:00:01:77"
 
@@ -112,6 +113,13 @@ def test_an_impossible_connect_changes_nothing(make_rack, changes):
     assert not rack.connect(rack.workers()[0]), "connected already"
     assert not rack.connect(rack.workers()[1], qpn=rack.workers()[0].appliance_qpn), "the QPN is taken"
     assert rack.stats.qps == 1
+
+
+def test_a_peer_of_the_other_address_family_is_impossible(make_rack, family):
+    rack = make_rack(connected=False)
+    worker = rack.workers()[0]
+    worker.ip = (V4 if family is V6 else V6).host(10)
+    assert not rack.connect(worker) and rack.stats.qps == 0
 
 
 # ---- Probe. ----
@@ -273,7 +281,7 @@ def test_what_crosses_the_fault_on_its_way_is_not_refused(make_rack):
     rack = make_rack(connected=False)
     a, b = rack.workers()
     rack.connect(a)
-    rack.feed(arp_reply(a.ip, a.mac))
+    rack.feed(is_at(a.ip, a.mac))
     rack.poll(a.write(1, ints(1))[0])
     assert rack.fault().fault == "round_mismatch"
     leave(rack, 0, 0)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from . import wire
-from .wire import Packet
+from .wire import FAMILIES, Packet
 
 
-def test_quick_frames_are_scapy_s_byte_for_byte():
+@pytest.mark.parametrize("family", FAMILIES, ids=str)
+def test_quick_frames_are_scapy_s_byte_for_byte(family):
     rnd = random.Random(1)
     for opcode in (wire.FIRST, wire.MIDDLE, wire.LAST_IMM, wire.ONLY_IMM, wire.ACK):
         packet = Packet(
             opcode=opcode,
             qpn=rnd.getrandbits(24),
             psn=rnd.getrandbits(24),
-            src="10.0.0.11",
-            dst=wire.APPLIANCE_IP,
+            src=family.host(11),
+            dst=family.appliance,
             src_mac="02:00:00:00:01:0b",
             dst_mac=wire.APPLIANCE_MAC,
             ack_req=bool(rnd.getrandbits(1)),

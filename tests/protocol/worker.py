@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from . import wire
 from .library import lib
-from .wire import APPLIANCE_IP, APPLIANCE_MAC, PSN_MASK, Packet
+from .wire import APPLIANCE_MAC, PSN_MASK, Packet, family_of
 
 if TYPE_CHECKING:
     from .rack import Job
@@ -77,7 +77,7 @@ class Worker:
             qpn=self.appliance_qpn,
             psn=psn & PSN_MASK,
             src=self.ip,
-            dst=APPLIANCE_IP,
+            dst=family_of(self.ip).appliance,
             src_mac=self.mac,
             dst_mac=APPLIANCE_MAC,
             **fields,

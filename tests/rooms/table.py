@@ -18,6 +18,7 @@ C_ROOMS: dict[str, set[str]] = {
     "io": {"contract", "roce", "core", "stats"},
     "ctl": {"contract", "roce", "core", "io", "stats", "arith"},  # arith: only to say which kernels run here
     "sim": {"contract", "roce", "qp", "agg", "core"},  # a rack around the core: nobody includes it
+    "fuzz": {"contract", "roce", "qp", "arith", "agg", "core"},
     # every room but io; of ctl identity and spec alone
     "tests": {"contract", "roce", "qp", "arith", "agg", "core", "memory", "stats", "ctl"},
 }

@@ -26,7 +26,7 @@ STOP_TIMEOUT_S = 30.0
 
 CONFIG = """\
 [data]
-address = "{data_address}/24"
+address = "{data_address}/{prefix_bits}"
 
 [[port]]
 device = "--vdev=net_af_packet0,iface={interface},framesz=8192,blocksz=131072,framecnt=512,qdisc_bypass=1"
@@ -61,7 +61,7 @@ class Appliance:
     """Context manager: a running appliance. `folder` takes configuration, log, status socket and statistics."""
 
     address = ADDRESS
-    data_address = DATA_ADDRESS
+    data_address, prefix_bits = DATA_ADDRESS, 24
     interface = "app0"
     progress_s, deadline_s = 10.0, 25.0
     ping_timeout_s = 60.0
@@ -92,6 +92,7 @@ class Appliance:
         return CONFIG.format(
             folder=folder,
             data_address=self.data_address,
+            prefix_bits=self.prefix_bits,
             interface=self.interface,
             port=self.address.rpartition(":")[2],
             progress_s=self.progress_s,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from ipaddress import AddressValueError, IPv4Address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from pascaline_appliance.config import Config
 from pascaline_appliance.contract.control import CONTROL_VERSION, Join
@@ -58,21 +58,46 @@ def check_versions(control_version: object, wire_version: object) -> None:
         )
 
 
-def check_join(join: Join, config: Config, jobs: Collection[str]) -> None:
-    """What can be judged by one rank's message and the names of the jobs that are there."""
+def check_join(join: Join, config: Config, jobs: Collection[str]) -> Join:
+    """What can be judged by one rank's message and the names of the jobs that are there.
+
+    Returns the message with the one address that counts: of the data port's family.
+    """
     check_versions(join.control_version, join.wire_version)
     if join.rank >= join.world_size:
         raise Refusal("rank", f"rank {join.rank} is not below world size {join.world_size}")
-    try:
-        address = IPv4Address(join.address)
-    except AddressValueError as error:
-        raise Refusal(
-            "address", f"{join.address!r} of rank {join.rank} is not an IPv4 address: {error}"
-        ) from error
-    if address == config.data.address.ip or address.is_multicast or address.is_unspecified:
-        raise Refusal("address", f"rank {join.rank} cannot have the address {address}: it is not a worker's")
+    address = _worker_address(join, config)
     if join.job not in jobs and len(jobs) >= config.limits.max_jobs:
         raise Refusal("budget", f"{len(jobs)} jobs are open, limits.max_jobs is {config.limits.max_jobs}")
+    return join.model_copy(update={"address": str(address), "address6": None})
+
+
+def _worker_address(join: Join, config: Config) -> IPv4Address | IPv6Address:
+    """Where a worker's RoCE traffic comes from: the one of its addresses that is of the data port's family."""
+    ours = config.data.address
+    for text in (join.address, join.address6):
+        if text is None:
+            continue
+        try:
+            address = ip_address(text)
+        except ValueError as error:
+            raise Refusal("address", f"{text!r} of rank {join.rank} is not an IP address: {error}") from error
+        if address.version == ours.version:
+            return _may_be_a_worker(join, address, config)
+    raise Refusal(
+        "address",
+        f"rank {join.rank} (host {join.host or join.address}) has the address {join.address}, the appliance's data port"
+        f" {ours.ip}: give the worker's RoCE interface an IPv{ours.version} address (`ip addr add`)",
+    )
+
+
+def _may_be_a_worker(
+    join: Join, address: IPv4Address | IPv6Address, config: Config
+) -> IPv4Address | IPv6Address:
+    local = isinstance(address, IPv6Address) and (address.is_link_local or address.ipv4_mapped is not None)
+    if address == config.data.address.ip or address.is_multicast or address.is_unspecified or local:
+        raise Refusal("address", f"rank {join.rank} cannot have the address {address}: it is not a worker's")
+    return address
 
 
 def check_agreement(first: Join, join: Join) -> None:

@@ -6,11 +6,19 @@ An unknown key or an impossible value is refused by its name, all of them in one
 from __future__ import annotations
 
 import tomllib
-from ipaddress import IPv4Address, IPv4Interface
+from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip_address, ip_interface
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from pascaline_appliance.contract.control import DEFAULT_PORT
 from pascaline_appliance.errors import ConfigError
@@ -53,30 +61,47 @@ class Control(_Table):
         return self
 
 
+def _interface(value: object) -> object:
+    """An address with a prefix length; the standard library's sentence names one family and misleads."""
+    try:
+        return ip_interface(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise ValueError(
+            "is not an address with a prefix length, such as 10.77.0.1/24 or fd00:77::1/64"
+        ) from error
+
+
+def _address(value: object) -> object:
+    try:
+        return ip_address(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise ValueError("is not an IP address") from error
+
+
 class Data(_Table):
     """The appliance as a RoCE host."""
 
-    address: Annotated[IPv4Interface, Field(strict=False)]
-    """IPv4 address and prefix length of the data port, such as 10.77.0.1/24. No other host may have it."""
-    gateway: Annotated[IPv4Address, Field(strict=False)] | None = None
-    """Next hop towards workers outside the prefix."""
+    address: Annotated[IPv4Interface | IPv6Interface, BeforeValidator(_interface)]
+    """Address and prefix length of the data port, such as 10.77.0.1/24 or fd00:77::1/64. RoCE is spoken over its family
+    alone. No other host may have it."""
+    gateway: Annotated[IPv4Address | IPv6Address, BeforeValidator(_address)] | None = None
+    """Next hop towards workers outside the prefix, of the same family."""
     vlan: Annotated[int, Field(ge=0, le=4094)] = 0
     """VLAN ID of the data network; 0: untagged."""
     dscp: Annotated[int, Field(ge=0, le=63)] = 26
     """DSCP of all RoCE packets, both ways; the switches' lossless class must trust it."""
     mtu: Literal[256, 512, 1024, 2048, 4096] | None = None
-    """RoCE path MTU in bytes of payload; the link's MTU must be 80 larger. Absent: the link's largest."""
+    """RoCE path MTU in bytes of payload; the link's MTU must be 80 larger, over IPv6 84. Absent: the link's largest."""
 
     @field_validator("address")
     @classmethod
-    def _is_a_host_s(cls, value: IPv4Interface) -> IPv4Interface:
+    def _can_be_a_host_s(cls, value: IPv4Interface | IPv6Interface) -> IPv4Interface | IPv6Interface:
         ip, network = value.ip, value.network
-        if ip.is_multicast or ip.is_loopback or ip.is_unspecified or ip.is_reserved:
-            raise ValueError(f"{ip} is no address that a port can have: use one of the rack's data network")
-        if network.prefixlen < POINT_TO_POINT_BITS and ip in (
-            network.network_address,
-            network.broadcast_address,
-        ):
+        local = isinstance(ip, IPv6Address) and (ip.ipv4_mapped is not None or ip.is_link_local)
+        if ip.is_multicast or ip.is_loopback or ip.is_unspecified or ip.is_reserved or local:
+            raise ValueError(f"{ip} cannot be the data port's: give it an address that workers can route to")
+        outer = (network.network_address, network.broadcast_address)
+        if ip.version == 4 and network.prefixlen < POINT_TO_POINT_BITS and ip in outer:
             raise ValueError(
                 f"{ip} is the address of the network {network} itself, or its broadcast: use a host's"
             )
@@ -86,9 +111,14 @@ class Data(_Table):
     def _gateway_is_a_neighbour(self) -> Data:
         if self.gateway is None:
             return self
+        if self.gateway.version != self.address.version:
+            raise ValueError(
+                f"gateway {self.gateway} is of IPv{self.gateway.version}, address {self.address} of"
+                f" IPv{self.address.version}: both must be of one family"
+            )
         if self.gateway == self.address.ip:
             raise ValueError(f"gateway {self.gateway} is the appliance's own address: name the router's")
-        if self.gateway not in self.address.network:
+        if self.gateway not in self.address.network and not self.gateway.is_link_local:
             raise ValueError(
                 f"gateway {self.gateway} is outside {self.address.network} and cannot be reached: name the router's"
                 " address in the data network"

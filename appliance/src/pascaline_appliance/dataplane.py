@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
 from pascaline_appliance._dataplane import ffi, lib
@@ -101,7 +101,7 @@ class QueuePairEnd:
 class PeerEnd:
     """The worker's end of one QP."""
 
-    address: IPv4Address
+    address: IPv4Address | IPv6Address
     qpn: int
     start_psn: int
     result_rkey: int
@@ -135,9 +135,11 @@ class JobCounters:
     rounds_completed: int
 
 
-def _mapped(address: IPv4Address | None) -> bytes:
-    """16 bytes as the data plane holds an address: ::ffff:a.b.c.d, all zero for none."""
-    return bytes(16) if address is None else bytes(10) + b"\xff\xff" + address.packed
+def _mapped(address: IPv4Address | IPv6Address | None) -> bytes:
+    """16 bytes as the data plane holds an address: IPv4 as ::ffff:a.b.c.d, all zero for none."""
+    if address is None:
+        return bytes(16)
+    return address.packed if isinstance(address, IPv6Address) else bytes(10) + b"\xff\xff" + address.packed
 
 
 def _fill(config: Config, c: Any) -> None:

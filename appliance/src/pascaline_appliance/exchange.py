@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address
+from ipaddress import ip_address
 
 from pascaline_appliance.config import Config
 from pascaline_appliance.contract.control import Connect, Join, Offer, PoolConnect, PoolOffer, Resume
@@ -66,7 +66,7 @@ def _peer(join: Join, pool: PoolConnect, plan: PoolPlan, received: int) -> PeerE
             f" {plan.window} * chunk {plan.chunk_bytes} = {needed} are needed",
         )
     return PeerEnd(
-        address=IPv4Address(join.address),
+        address=ip_address(join.address),
         qpn=pool.qpn,
         start_psn=pool.start_psn,
         result_rkey=pool.result_rkey,

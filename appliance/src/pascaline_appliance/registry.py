@@ -49,7 +49,7 @@ class Registry:
         """A worker's first message. Refusal: the joining worker's; other ranks that must know have been told."""
         if self._stopping:
             raise Refusal("stopping", "the appliance is being stopped")
-        admission.check_join(join, self._config, self._barrier.lives.keys() | self._running.keys())
+        join = admission.check_join(join, self._config, self._barrier.lives.keys() | self._running.keys())
         self._replace_running(join)
         life = self._barrier.admit(worker, join, self._plan)
         if life is not None:

@@ -89,7 +89,8 @@ def fault(event: Event, joins: Mapping[int, Join], pools: Sequence[str], limits:
         ),
         "nak_received": lambda: f"the NIC of {rank} refused a result of {at} with NAK {event.got:#04x}",
         "unreachable": lambda: (
-            f"{address} of {rank} does not answer ARP on the data network: check the address, VLAN and cabling"
+            f"{address} of {rank} does not answer {'neighbour discovery' if ':' in address else 'ARP'} on the data"
+            " network: check the address, VLAN and cabling"
         ),
         "rank_left": lambda: f"{at} waits for {rank}, which has left the job",
     }

@@ -51,6 +51,9 @@ class Join(_Message):
     """Largest path MTU of this worker's port, bytes. The job uses the minimum over ranks and appliance."""
     address: Annotated[str, Field(max_length=45)]
     """IP address of this worker's RoCE v2 GID."""
+    address6: Annotated[str, Field(max_length=45)] | None = None
+    """Where `address` is IPv4: the IPv6 address of the same port's GID, if it has one. The appliance takes the
+    address of its data port's family."""
     host: Annotated[str, Field(max_length=255)] = ""
     """For messages that people read."""
     chunk_bytes: Annotated[int, Field(gt=0)] | None = None

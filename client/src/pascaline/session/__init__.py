@@ -194,7 +194,7 @@ class Session:
             "epoch": self._epochs.offer.epoch,
             "mtu_bytes": self._epochs.offer.mtu,
             "device": self._port.device,
-            "address": self._port.address,
+            "address": self._port.towards(self._epochs.offer.address)[1],
             "pools": [
                 {"class": pool.pool_class, "chunk_bytes": pool.chunk_bytes, "window": pool.window}
                 for pool in self._epochs.offer.pools

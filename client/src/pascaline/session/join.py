@@ -83,6 +83,7 @@ class Joining(Handshake):
                 plan=self._wishes.plan,
                 mtu=port.mtu_bytes,  # type: ignore[arg-type]  # checked by the model
                 address=port.address,
+                address6=port.address6,
                 host=socket.gethostname(),
                 chunk_bytes=self._wishes.chunk_bytes,
                 window=self._wishes.window,
@@ -102,7 +103,7 @@ class Joining(Handshake):
         if offer.mtu > port.mtu_bytes:
             raise LocalSetupError(
                 f"the appliance chose a path MTU of {offer.mtu} bytes, {port.device} can {port.mtu_bytes}: "
-                f"`ip link set` its network interface's MTU to at least {offer.mtu + 80}"
+                f"`ip link set` its network interface's MTU to at least {_link_mtu(offer)}"
             )
         return offer
 
@@ -114,7 +115,8 @@ class Joining(Handshake):
         except LinkFault as fault:
             raise LocalSetupError(
                 f"a probe of one path MTU ({offer.mtu} bytes) did not pass between this worker and {offer.address} "
-                f"({fault}): every interface and switch port on the way needs an MTU of at least {offer.mtu + 80} bytes"
+                f"({fault}): every interface and switch port on the way needs an MTU of at least "
+                f"{_link_mtu(offer)} bytes"
             ) from fault
 
     def arrived(self, result: Result) -> None:
@@ -157,6 +159,11 @@ class Joining(Handshake):
             f"rank {who.rank} of job {who.job!r} has waited {self._wishes.timeout_s:g} s for the join of all "
             f"{who.world_size} ranks" + (f"; the appliance's last word: {self._heard}" if self._heard else "")
         )
+
+
+def _link_mtu(offer: contract.Offer) -> int:
+    """What a packet of the path MTU wants of Ethernet: RoCE's longest headers, which IPv6 makes longer."""
+    return offer.mtu + (84 if ":" in offer.address else 80)
 
 
 def refusal(message: contract.Refused) -> PascalineError:

@@ -1,4 +1,4 @@
-"""Finds the RDMA port of this worker: a device, its active Ethernet port, and the GID that maps an IPv4 address.
+"""Finds the RDMA port of this worker: a device, its active Ethernet port, and its GIDs that can be routed.
 
 Reads device state only; creates nothing but the device context. Errors say what is missing and how it is had.
 """
@@ -34,13 +34,22 @@ class Port:
     number: int
     gid_index: int
     address: str
-    """IPv4 address of the GID."""
+    """Address of the GID: IPv4, or IPv6 where the port has no IPv4 address."""
     mtu_bytes: int
     """The port's active path MTU: a larger one is accepted and then nothing is ever sent."""
     software: bool
     """Linux soft-RoCE: retransmission needs a longer timeout there."""
     descriptors: frozenset[int] = frozenset()
     """Of the open device."""
+    gid_index6: int | None = None
+    address6: str | None = None
+    """The IPv6 GID beside an IPv4 one, for an appliance whose data port has an IPv6 address."""
+
+    def towards(self, peer: str) -> tuple[int, str]:
+        """GID index and address of the family of `peer`."""
+        if ":" in peer and self.gid_index6 is not None and self.address6 is not None:
+            return self.gid_index6, self.address6
+        return self.gid_index, self.address
 
 
 def open_port(wish: str | None) -> Port:
@@ -115,24 +124,36 @@ def _port_of(context: Any, name: str, wanted: int | None) -> Port | str:
             why = f"port {name}:{number} is not Ethernet: Pascaline speaks RoCE v2"
         elif state.state != e.IBV_PORT_ACTIVE:
             why = f"port {name}:{number} is not active: `ip link set` its network interface up"
-        elif (gid := _ipv4_gid(context, number, state.gid_tbl_len)) is None:
+        elif not (gids := _routable_gids(context, number, state.gid_tbl_len)):
             why = (
-                f"port {name}:{number} has no RoCE v2 GID that maps an IPv4 address: "
-                "give its network interface an IPv4 address (`ip addr add`)"
+                f"port {name}:{number} has no RoCE v2 GID of an IPv4 or a routable IPv6 address: "
+                "give its network interface an address (`ip addr add`)"
             )
         else:
             software = attributes.vendor_id == _RXE_VENDOR_ID
-            return Port(context, name, number, *gid, 128 << state.active_mtu, software)
+            index6, address6 = gids[1] if len(gids) > 1 else (None, None)
+            return Port(
+                context,
+                name,
+                number,
+                *gids[0],
+                mtu_bytes=128 << state.active_mtu,
+                software=software,
+                gid_index6=index6,
+                address6=address6,
+            )
     return why
 
 
-def _ipv4_gid(context: Any, number: int, entries: int) -> tuple[int, str] | None:
-    """Index and address of the first RoCE v2 entry that maps an IPv4 address; the index differs from boot to boot."""
+def _routable_gids(context: Any, number: int, entries: int) -> list[tuple[int, str]]:
+    """Index and address of each family's first RoCE v2 entry, IPv4 before IPv6; indices differ from boot to boot."""
+    found: dict[int, tuple[int, str]] = {}
     for entry in context.query_gid_table(entries):
-        address = ipaddress.IPv6Address(entry.gid_str()).ipv4_mapped
-        if entry.port_num == number and entry.gid_type == e.IBV_GID_TYPE_ROCE_V2 and address:
-            return entry.gid_index, str(address)
-    return None
+        gid = ipaddress.IPv6Address(entry.gid_str())
+        if entry.port_num == number and entry.gid_type == e.IBV_GID_TYPE_ROCE_V2 and not gid.is_link_local:
+            address = gid.ipv4_mapped or gid
+            found.setdefault(address.version, (entry.gid_index, str(address)))
+    return [found[version] for version in sorted(found)]
 
 
 def gid_of(address: str) -> str:

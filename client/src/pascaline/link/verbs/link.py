@@ -83,9 +83,10 @@ class VerbsLink:
             for pool in self.pools:
                 pool.to_ready_to_receive(peer, mtu_bytes, traffic_class)
         except PyverbsRDMAError as error:
+            _, address = self._port.towards(peer)
             raise ApplianceUnreachable(
-                f"the appliance's data port {peer} cannot be reached from {self._port.device} "
-                f"({self._port.address}): {error}; check cabling and routes (`ping -I {self._port.address} {peer}`)"
+                f"the appliance's data port {peer} cannot be reached from {self._port.device} ({address}): {error}; "
+                f"check cabling and routes (`ping -I {address} {peer}`)"
             ) from error
 
     def send(self, deadline_s: float) -> None:
