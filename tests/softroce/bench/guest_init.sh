@@ -19,7 +19,7 @@ mount -t tmpfs -o size=90% upper /upper
 mkdir /upper/data /upper/work
 mount -t overlay -o lowerdir=/lower,upperdir=/upper/data,workdir=/upper/work overlay /root
 for fs in proc sys dev; do mount --move /$fs /root/$fs; done
-mount -t tmpfs tmp /root/tmp
+# Not over /tmp: the repository may lie there. What is temporary goes to /dev/shm (TMPDIR), the overlay takes the rest.
 mount -t tmpfs run /root/run
 mkdir -p /root/dev/pts /root/dev/shm /root/run/bench
 mount -t devpts devpts /root/dev/pts

@@ -62,7 +62,7 @@ def _start_script(task: Task) -> str:
     lines = [
         "stty sane" if task.interactive else "stty -F /dev/ttyS1 raw -echo",
         "set -e",
-        "export HOME=/tmp TERM=dumb",
+        "export HOME=/dev/shm TMPDIR=/dev/shm TERM=dumb",
         *exports,
         *share,
         f"cd {shlex.quote(str(REPOSITORY))}",
