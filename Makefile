@@ -105,7 +105,7 @@ softroce-faults: build ## The whole table of faults over soft-RoCE; figures in b
 
 .PHONY: perftest
 perftest: build ## perftest's ib_write_bw and ib_write_lat against our queue pairs; figures in build/faults/summary.json
-	@$(PYTEST) tests/perftest tests/softroce/test_perftest.py
+	@$(PYTEST) tests/perftest tests/softroce/test_perftest.py -m 'long or not long'
 
 # SEED=42: one run's trace. SEEDS=100000: so many runs. A violated rule fails either.
 .PHONY: sim

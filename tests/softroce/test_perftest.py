@@ -51,7 +51,9 @@ def check_what_arrived(run: runs.Run, mtu_bytes: int) -> None:
 
 @perftest
 @pytest.mark.parametrize("mtu_bytes", [1024, 4096])
-@pytest.mark.parametrize("qps", [1, 2, 8])
+@pytest.mark.parametrize(
+    "qps", [1, pytest.param(2, marks=pytest.mark.long), pytest.param(8, marks=pytest.mark.long)]
+)
 def test_ib_write_bw(target: Target, device: runs.Device, qps: int, mtu_bytes: int) -> None:
     run = runs.write_bw(target, device, mtu_bytes, qps, ITERATIONS)
     check_what_arrived(run, mtu_bytes)
