@@ -22,9 +22,11 @@ static const struct psc_ip all_nodes = {{0xff, 0x02, 0, 0, 0, 0, 0, 0, 0, 0, 0, 
 static const struct psc_ip unspecified = {{0}};
 static const struct psc_ip loopback = {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x01}};
 
+/* A mapped address would pass for IPv4 of that address (RFC 4942 2.2). */
 static bool may_be_a_host(const struct psc_ip *ip)
 {
-    return !psc_ip_is_multicast(ip) && !psc_ip_equal(ip, &unspecified) && !psc_ip_equal(ip, &loopback);
+    return !psc_ip_is_v4(ip) && !psc_ip_is_multicast(ip) && !psc_ip_equal(ip, &unspecified) &&
+           !psc_ip_equal(ip, &loopback);
 }
 
 /* An ICMPv6 message to us of this type with code 0, of at least `least_bytes`, and with the right checksum;

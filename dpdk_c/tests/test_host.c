@@ -1,6 +1,7 @@
 /* ARP and ping: what the lane answers, asks and learns, byte by byte, and what it must not answer. */
 #include "support.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -109,12 +110,13 @@ static void arp_is_asked(void **state)
     assert_int_equal(psc_neighbour_request(&local_v4, &flow_v6.src, got), 0);
 }
 
-static bool learns(const char *frame_hex, struct psc_ip *ip, struct psc_mac *mac)
+static bool learns(const char *frame_hex, const struct psc_local *local, struct psc_ip *ip,
+                   struct psc_mac *mac)
 {
     uint8_t buffer[FRAME_MAX_BYTES];
     uint32_t bytes = unhex(frame_hex, buffer);
     uint8_t *frame = exact_copy(buffer, bytes);
-    bool learned = psc_neighbour_heard(frame, bytes, &local_v4, ip, mac);
+    bool learned = psc_neighbour_heard(frame, bytes, local, ip, mac);
     free(frame);
     return learned;
 }
@@ -129,7 +131,7 @@ static void arp_sender_is_learned(void **state)
     for (size_t i = 0; i < 2; i++) {
         struct psc_ip ip;
         struct psc_mac mac;
-        assert_true(learns(frames[i], &ip, &mac));
+        assert_true(learns(frames[i], &local_v4, &ip, &mac));
         assert_true(psc_ip_equal(&ip, &flow_v4.src));
         assert_memory_equal(mac.b, flow_v4.src_mac.b, 6);
     }
@@ -152,8 +154,30 @@ static void unsound_arp_is_not_learned(void **state)
     for (size_t i = 0; i < sizeof frames / sizeof *frames; i++) {
         struct psc_ip ip;
         struct psc_mac mac;
-        if (learns(frames[i], &ip, &mac))
+        if (learns(frames[i], &local_v4, &ip, &mac))
             fail_msg("learned from: %s", frames[i]);
+    }
+}
+
+/* A mapped address in an advertisement would pass for IPv4 of that address. Found by fuzzing. */
+static void mapped_address_is_not_learned(void **state)
+{
+    static const char *const head = TO_US "86dd 6000000000203aff 20010db8000000000000000000000001"
+                                          "20010db8000000000000000000000002";
+    static const struct {
+        const char *message;
+        bool learned;
+    } cases[] = {
+        {"8800a73660000000 20010db8000000000000000000000001 0201020000000001", true},
+        {"8800ae2c60000000 00000000000000000000ffff0a000001 0201020000000001", false},
+    };
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        char frame_hex[512];
+        struct psc_ip ip;
+        struct psc_mac mac;
+        snprintf(frame_hex, sizeof frame_hex, "%s%s", head, cases[i].message);
+        assert_int_equal(learns(frame_hex, &local_v6, &ip, &mac), cases[i].learned);
     }
 }
 
@@ -267,6 +291,7 @@ int main(void)
         cmocka_unit_test(arp_is_asked),
         cmocka_unit_test(arp_sender_is_learned),
         cmocka_unit_test(unsound_arp_is_not_learned),
+        cmocka_unit_test(mapped_address_is_not_learned),
         cmocka_unit_test(ping_is_answered),
         cmocka_unit_test(unsound_ping_is_not_answered),
         cmocka_unit_test(ip_without_icmp_is_not_answered),
