@@ -168,7 +168,7 @@ static void mapped_address_is_not_learned(void **state)
         const char *message;
         bool learned;
     } cases[] = {
-        {"8800a73660000000 20010db8000000000000000000000001 0201020000000001", true},
+        {"88008a7360000000 20010db8000000000000000000000001 0201020000000001", true},
         {"8800ae2c60000000 00000000000000000000ffff0a000001 0201020000000001", false},
     };
     (void)state;
