@@ -40,7 +40,7 @@ cores = [1]
 idle_sleep_us = 50  # lane and workers share two CPUs
 
 [limits]
-retransmit_exponent = 14  # rxe acknowledges late under emulation,
+retransmit_exponent = {retransmit_exponent}  # rxe acknowledges late under emulation,
 progress_s = {progress_s}         # and a busy host may stop the whole VM for seconds
 deadline_s = {deadline_s}
 
@@ -65,6 +65,7 @@ class Appliance:
     interface = "app0"
     progress_s, deadline_s = 10.0, 25.0
     ping_timeout_s = 60.0
+    retransmit_exponent = 14
 
     def __init__(
         self, folder: Path, environment: dict[str, str] | None = None, log_path: Path | None = None
@@ -98,6 +99,7 @@ class Appliance:
             progress_s=self.progress_s,
             deadline_s=self.deadline_s,
             ping_timeout_s=self.ping_timeout_s,
+            retransmit_exponent=self.retransmit_exponent,
         )
 
     def _wait_until_ready(self) -> None:
