@@ -76,6 +76,7 @@ give_ipv6() { # give_ipv6 INTERFACE HOST TABLE
     set_sysctl "ipv6/conf/$1/accept_dad" 0
     set_sysctl "ipv6/conf/$1/accept_ra" 0
     set_sysctl "ipv6/conf/$1/router_solicitations" 0
+    set_sysctl "ipv6/conf/$1/keep_addr_on_down" 1 # tests take interfaces down; IPv4 addresses stay by themselves
     set_sysctl "ipv6/conf/$1/disable_ipv6" 0
     ip -6 addr add "fe80::$2/64" dev "$1" nodad
     ip -6 addr add "fd00:77::$2/64" dev "$1" nodad
