@@ -49,8 +49,8 @@ class FaultyAppliance(Appliance):
     interface = injector.INTERFACE
     progress_s, deadline_s = PROGRESS_S, DEADLINE_S
     ping_timeout_s = HEARTBEAT_S - 2.0
-    # Seven tries in 1.9 s. In 0.5 s (14) a host that stops one virtual CPU, and the injector with it, was once enough to
-    # end an epoch that nobody had harmed.
+    # Seven tries in 1.9 s. In 0.5 s (14) a host that stops one virtual CPU, and the injector with it, was once enough
+    # to end an epoch that nobody had harmed.
     retransmit_exponent = 16
 
     @property

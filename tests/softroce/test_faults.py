@@ -220,12 +220,18 @@ def test_an_appliance_that_is_killed(rack: FaultyRack, wire: Injector, job: str)
 
 
 def set_down(rank: int, down: bool) -> None:
-    """A network interface that goes down forgets its routes: fabric.sh's rule for the rank needs its own again."""
+    """A network interface that goes down forgets its routes and its link-local address: it gets fabric.sh's again."""
     device, table = f"w{rank}", str(100 + rank)
     subprocess.run(["ip", "link", "set", device, "down" if down else "up"], check=True)
     if not down:
-        route = ["10.77.0.0/24", "dev", device, "src", f"10.77.0.{10 + rank}", "table", table]
-        subprocess.run(["ip", "route", "replace", *route], check=True)
+        local = [f"fe80::{10 + rank:x}/64", "dev", device, "nodad"]
+        subprocess.run(["ip", "-6", "addr", "replace", *local], check=True)
+        for prefix, source in (
+            ("10.77.0.0/24", f"10.77.0.{10 + rank}"),
+            ("fd00:77::/64", f"fd00:77::{10 + rank:x}"),
+        ):
+            route = [prefix, "dev", device, "src", source, "table", table]
+            subprocess.run(["ip", "route", "replace", *route], check=True)
 
 
 @pytest.mark.parametrize("comes_back", [pytest.param(True, marks=pytest.mark.long), False])
