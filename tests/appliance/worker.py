@@ -5,6 +5,7 @@ contracts from their pages alone, uses none of the project's code, and does just
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import secrets
 import socket
@@ -23,6 +24,9 @@ IMM_PROBE = 0x50534350
 ACK, FIRST, MIDDLE, LAST_IMM, ONLY_IMM = 0x11, 0x06, 0x07, 0x09, 0x0B
 WITH_RETH = {0x06, 0x0A, 0x0B}
 WITH_IMM = {0x09, 0x0B}
+QPNS = itertools.count(0x10000)
+"""One wire carries the pairs of many jobs, and a packet finds its pair by QPN alone: drawn at random, two of some
+hundred would be equal one day in ten."""
 
 
 def icrc(ip_packet: bytes) -> bytes:
@@ -116,7 +120,10 @@ class Wire:
             assert transport[12] < 0x20, f"NAK {transport[12]:#x}"
             pair.acknowledged = word & 0xFFFFFF
             return
-        if word & 0xFFFFFF != pair.expected_psn:
+        ahead = ((word & 0xFFFFFF) - pair.expected_psn) & 0xFFFFFF
+        if ahead >= 1 << 23:  # a duplicate: its acknowledgement was late or lost, and is said again
+            self.acknowledge(pair)
+        if ahead:
             return
         rest = transport[12:]
         if opcode in WITH_RETH:
@@ -131,10 +138,12 @@ class Wire:
         pair.place += len(rest)
         pair.expected_psn = (pair.expected_psn + 1) & 0xFFFFFF
         if word & 0x80000000:
-            syndrome_msn = 0x1F000000 | pair.msn
-            self.send(
-                struct.pack("!BBHIII", ACK, 0x40, 0xFFFF, pair.offer["qpn"], word & 0xFFFFFF, syndrome_msn)
-            )
+            self.acknowledge(pair)
+
+    def acknowledge(self, pair: QueuePair) -> None:
+        """All that was executed."""
+        psn, syndrome_msn = (pair.expected_psn - 1) & 0xFFFFFF, 0x1F000000 | pair.msn
+        self.send(struct.pack("!BBHIII", ACK, 0x40, 0xFFFF, pair.offer["qpn"], psn, syndrome_msn))
 
 
 class Control:
@@ -235,7 +244,7 @@ class Worker:
         for pool, rounds in zip(self.offer["pools"], received, strict=True):
             size = pool["window"] * pool["chunk_bytes"]
             va = secrets.randbits(40) << 12
-            pair = QueuePair(pool, 0x10000 + secrets.randbits(16), va, bytearray(size), received=rounds)
+            pair = QueuePair(pool, next(QPNS), va, bytearray(size), received=rounds)
             pair.expected_psn = pool["start_psn"]
             self.pairs.append(pair)
             self.wire.pairs.append(pair)
