@@ -1,4 +1,4 @@
-"""For all suites: hypothesis draws the same examples in every run, however slow the machine; new ones are fuzzing's."""
+"""Hypothesis draws the same examples in every run, however slow the machine; new ones are fuzzing's."""
 
 from __future__ import annotations
 
