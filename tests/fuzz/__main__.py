@@ -37,6 +37,14 @@ class Outcome:
     """Each one line that says how to repeat it."""
 
 
+def at_fixed_addresses() -> list[str]:
+    """Before a command: libFuzzer keys what it has compared by addresses, so a seed alone does not repeat a run."""
+    prefix = ["setarch", "-R"]
+    return (
+        prefix if subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode == 0 else []
+    )
+
+
 def run_target(binary: Path, seconds: float, seed: int) -> Outcome:
     """One libFuzzer target: it ends at its time, or at the first finding."""
     name = binary.name.removeprefix("fuzz_")
@@ -44,7 +52,8 @@ def run_target(binary: Path, seconds: float, seed: int) -> Outcome:
     for folder in (found, findings):
         folder.mkdir(parents=True, exist_ok=True)
     before = set(findings.iterdir())
-    command = [str(binary), f"-max_total_time={max(int(seconds), 1)}", f"-max_len={MAX_BYTES[name]}"]
+    command = [*(at_fixed_addresses() if seed else []), str(binary)]
+    command += [f"-max_total_time={max(int(seconds), 1)}", f"-max_len={MAX_BYTES[name]}"]
     command += ["-print_final_stats=1", "-entropic=0", f"-seed={seed}"]
     # A slow unit, too, is written where findings are.
     command += [f"-timeout={UNIT_S}", f"-report_slow_units={UNIT_S}"]
