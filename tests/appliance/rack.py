@@ -87,6 +87,12 @@ class Rack:
         thread.join()
         return result[0]
 
+    def ping(self, times: int, *options: str) -> None:
+        """All are answered. One ping(8) each: it waits long only for its first answer."""
+        for _ in range(times):
+            answer = self.run("ping", "-c", "1", "-W", "30", *options, APPLIANCE_IP)
+            assert "1 received" in answer.stdout, answer.stdout
+
     def neighbour(self) -> dict[str, Any]:
         """What the worker's kernel knows about the appliance's address."""
         known: list[dict[str, Any]] = json.loads(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import time
@@ -96,7 +95,7 @@ def test_ctrl_c_is_heard_while_a_backward_pass_waits() -> None:
     model = model_with(Doubling("never"))
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        threading.Timer(0.5, signal.pthread_kill, (threading.get_ident(), signal.SIGINT)).start()
         gradients(model)
     assert time.monotonic() - began < 30  # the work never completes
 

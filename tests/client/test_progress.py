@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import signal
 import threading
@@ -146,7 +145,7 @@ def test_ctrl_c_ends_a_wait(pair: list[Progress]) -> None:
     work = submit(pair[0], np.ones(1, np.float32))
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        threading.Timer(0.2, signal.pthread_kill, (threading.get_ident(), signal.SIGINT)).start()
         work.wait()
     assert time.monotonic() - began < TIMEOUT_S / 2
 
