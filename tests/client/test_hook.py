@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +17,8 @@ from pascaline.errors import ConfigurationError, EpochEnded, UnsupportedTensor
 from pascaline.session import Session
 from pascaline.session.work import Work
 from pascaline.torch.register import fingerprint
+
+from .interrupt import ctrl_c
 
 
 class Doubling:
@@ -94,8 +95,7 @@ def test_an_error_reaches_the_user_as_it_was_raised() -> None:
 def test_ctrl_c_is_heard_while_a_backward_pass_waits() -> None:
     model = model_with(Doubling("never"))
     began = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        threading.Timer(0.5, signal.pthread_kill, (threading.get_ident(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt), ctrl_c():
         gradients(model)
     assert time.monotonic() - began < 30  # the work never completes
 

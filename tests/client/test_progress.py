@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from pascaline.errors import EpochEnded, PascalineError, SessionClosed, Timeout
 from pascaline.session.progress import Progress
 from pascaline.session.work import Work
 
+from .interrupt import ctrl_c
 from .rack import PATIENCE_S, Rack
 
 TIMEOUT_S = 60.0
@@ -144,8 +144,7 @@ def test_other_threads_run_while_a_round_waits(pair: list[Progress]) -> None:
 def test_ctrl_c_ends_a_wait(pair: list[Progress]) -> None:
     work = submit(pair[0], np.ones(1, np.float32))
     began = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        threading.Timer(0.2, signal.pthread_kill, (threading.get_ident(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt), ctrl_c():
         work.wait()
     assert time.monotonic() - began < TIMEOUT_S / 2
 
