@@ -17,9 +17,16 @@ FAULT_DIR := $(BUILD)/dpdk_c-$(FAULT)
 SANITIZE_DIR := $(BUILD)/dpdk_c-sanitize
 FUZZ_DIR := $(BUILD)/dpdk_c-fuzz
 SECONDS := 60
+# Another number is another fuzzing run, and the same number the same one, as far as the time goes; 0: a new one.
+FUZZ_SEED ?= 0
 BIN := $(BUILD)/venv/bin
 DISTRIBUTIONS := client monitoring appliance
 PYTEST := $(BIN)/python -m pytest
+# Limits for what hangs, not for a machine that is busy or a mirror that is late.
+MESON_TEST := meson test --print-errorlogs --timeout-multiplier 20
+APT_GET := apt-get -q -o Acquire::Retries=5 -o DPkg::Lock::Timeout=600
+export PIP_RETRIES ?= 10
+export PIP_DEFAULT_TIMEOUT ?= 60
 SEEDS ?= 10000
 
 # What an installed distribution is made from, beyond the Python files that it is linked to.
@@ -45,8 +52,8 @@ $(BUILD)/.packages: .ci/packages-apt.txt
 	        echo "Debian packages are missing; as root: apt-get install$$missing" >&2
 	        exit 1
 	    fi
-	    apt-get update -q
-	    DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends $$missing
+	    $(APT_GET) update
+	    DEBIAN_FRONTEND=noninteractive $(APT_GET) install -y --no-install-recommends $$missing
 	fi
 	touch $@
 
@@ -78,7 +85,7 @@ test: test-c ## Everything: C unit tests, then all pytest suites (soft-RoCE nati
 
 .PHONY: test-c
 test-c: build ## C unit tests (meson test, cmocka)
-	@meson test -C $(MESON_DIR) --print-errorlogs
+	@$(MESON_TEST) -C $(MESON_DIR)
 
 .PHONY: test-protocol
 test-protocol: build ## Frames in, frames out: the core without DPDK
@@ -93,7 +100,7 @@ fuzz: build ## Fuzz parser, lane and control plane for SECONDS=60 in all; figure
 	@[ -f $(FUZZ_DIR)/build.ninja ] || CC=clang-14 meson setup $(FUZZ_DIR) dpdk_c -Dfuzz=true \
 	    -Ddpdk=disabled -Db_sanitize=address,undefined -Db_lundef=false -Doptimization=2
 	ninja -C $(FUZZ_DIR)
-	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --binaries $(FUZZ_DIR)/fuzz
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed $(FUZZ_SEED) --binaries $(FUZZ_DIR)/fuzz
 
 .PHONY: test-softroce
 test-softroce: build ## Real RoCE, real DPDK, in one visit to the bench
@@ -126,7 +133,7 @@ sanitize: build ## C unit, protocol and malformed tests and simulated racks unde
 	    -Ddpdk=disabled -Db_sanitize=address,undefined -Db_lundef=false
 	ninja -C $(SANITIZE_DIR)
 	export ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
-	meson test -C $(SANITIZE_DIR) --print-errorlogs
+	$(MESON_TEST) -C $(SANITIZE_DIR)
 	LD_PRELOAD=$$(gcc -print-file-name=libasan.so) PSC_CORE_TEST_LIB=$(SANITIZE_DIR)/libpsc_core_test.so $(PYTEST) tests/protocol tests/malformed
 	PSC_SIM=$(SANITIZE_DIR)/sim/psc_sim $(BIN)/python -m tests.sim --seeds 500 --no-summary
 

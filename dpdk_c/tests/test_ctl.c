@@ -14,7 +14,7 @@
 #define RANKS     2u
 #define POOLS     2u
 #define QPS       (RANKS * POOLS)
-#define WAIT_MS   10000
+#define WAIT_MS   120000
 #define MTU_BYTES 1024u
 
 static char stats_path[] = "/tmp/psc_test_ctl_XXXXXX";

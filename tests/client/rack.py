@@ -21,6 +21,8 @@ from pascaline.link import LinkFault, PoolEnd, PoolSpec, Result
 from pascaline.reduce import Line, op_windows
 from pascaline.session.epochs import Epochs
 
+PATIENCE_S = 60.0
+"""For what must come: reached in failure only, since a shared machine may stand still for seconds."""
 MTU = 16
 OPS = ["sum_f32", "sum_i32", "max_f32"]
 
@@ -174,7 +176,7 @@ class Rack:
         world_size: int,
         data: tuple[int, int] = (4, 64),
         small: tuple[int, int] = (2, 16),
-        deadline_s: float = 5.0,
+        deadline_s: float = PATIENCE_S,
     ) -> None:
         self.world_size, self.deadline_s = world_size, deadline_s
         self.pool_sizes = [data, small]
