@@ -64,5 +64,5 @@ def check() -> Iterator[Callable[..., None]]:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """A run of the whole suite, not of a selection, is worth a figure."""
-    if TALLY.cases and not session.config.option.keyword and not session.config.option.collectonly:
+    if TALLY.cases and summary.is_whole(session, HERE):
         summary.merge(malformed_cases=TALLY.cases, malformed_failed=len(TALLY.failed))
