@@ -1,0 +1,82 @@
+"""`python -m tests.mutants`: plants every mutant in turn, lets the suites judge it, and fails unless all are caught.
+
+python -m tests.mutants [NAME ...]    only these, and no figures in the summary
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import asdict
+from typing import Any
+
+from .. import summary
+from .plant import ROOT, RowError, Tree, mutated
+from .suites import OTHERS, SUITES, Catch
+from .table import MUTANTS, Mutant
+
+PLACE = ROOT / "build/mutants"
+REPORT = ROOT / "build/faults/mutants.json"
+
+
+def order(mutant: Mutant) -> list[str]:
+    """The suites for it, the one that its row names first."""
+    others = OTHERS if mutant.suite in OTHERS else ()
+    return [mutant.suite, *(name for name in others if name != mutant.suite)]
+
+
+def judge(tree: Tree, mutant: Mutant) -> tuple[str, Catch] | None:
+    """Which suite has caught it, and how."""
+    with tree.planted(mutant):
+        for name in order(mutant):
+            catch = SUITES[name](tree)
+            if catch is not None:
+                return name, catch
+    return None
+
+
+def row(mutant: Mutant, caught: tuple[str, Catch] | None, seconds: float) -> dict[str, Any]:
+    """One entry of the report."""
+    suite, catch = caught if caught else (None, None)
+    return {
+        "name": mutant.name,
+        "rule": mutant.rule,
+        "file": mutant.file,
+        "expected": mutant.suite,
+        "caught_by": suite,
+        **(asdict(catch) if catch else {"where": None, "what": None}),
+        "seconds": round(seconds, 1),
+    }
+
+
+def main() -> int:
+    """0: every mutant was caught."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="of a row; default: all")
+    options = parser.parse_args()
+    chosen = [mutant for mutant in MUTANTS if not options.names or mutant.name in options.names]
+    for mutant in MUTANTS:
+        mutated(mutant, (ROOT / "dpdk_c" / mutant.file).read_text())
+    tree, rows = Tree(PLACE), []
+    for mutant in chosen:
+        begin = time.monotonic()
+        entry = row(mutant, judge(tree, mutant), time.monotonic() - begin)
+        rows.append(entry)
+        verdict = f"{entry['caught_by']}: {entry['where']}" if entry["caught_by"] else "NOT CAUGHT"
+        print(f"{mutant.name:<38} {entry['seconds']:6.1f} s  {verdict}", flush=True)
+    caught = sum(entry["caught_by"] is not None for entry in rows)
+    print(f"{caught} of {len(rows)} mutants caught")
+    if not options.names:
+        REPORT.parent.mkdir(parents=True, exist_ok=True)
+        REPORT.write_text(json.dumps({"commit": summary.commit(), "mutants": rows}, indent=2) + "\n")
+        summary.merge(mutants=len(rows), mutants_caught=caught)
+    return 0 if rows and caught == len(rows) else 1
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except RowError as error:
+        sys.exit(str(error))
