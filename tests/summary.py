@@ -103,13 +103,14 @@ def missing(target: str, path: Path | None = None, at: str | None = None) -> lis
         return sorted(key for key in TARGETS[target] if not of_now or key not in known)
 
 
-def is_whole(session: pytest.Session, folder: Path) -> bool:
-    """Whether a pytest session has run every test of a folder to its end: only then its counts are figures."""
+def is_whole(session: pytest.Session) -> bool:
+    """Whether a pytest session has run all tests of the files that it was given: only then a count is a figure.
+
+    What `-k` and `-m` leave out is told to pytest_deselected and is the caller's to judge.
+    """
     config = session.config
-    files = {item.path for item in session.items}
-    chosen = config.option.keyword or config.option.collectonly or any("::" in arg for arg in config.args)
-    ended = not (session.shouldfail or session.shouldstop)
-    return ended and not chosen and set(folder.glob("test_*.py")) <= files
+    chosen = config.option.collectonly or any("::" in arg for arg in config.args)
+    return not (chosen or session.shouldfail or session.shouldstop)
 
 
 def run(target: str, command: list[str]) -> int:

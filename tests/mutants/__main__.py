@@ -6,6 +6,7 @@ python -m tests.mutants [NAME ...]    only these, and no figures in the summary
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import sys
 import time
@@ -51,6 +52,18 @@ def row(mutant: Mutant, caught: tuple[str, Catch] | None, seconds: float) -> dic
     }
 
 
+def run(mutants: list[Mutant]) -> list[dict[str, Any]]:
+    """The report's entries, each printed as it comes."""
+    tree, rows = Tree(PLACE), []
+    for mutant in mutants:
+        begin = time.monotonic()
+        caught = judge(tree, mutant)
+        rows.append(row(mutant, caught, time.monotonic() - begin))
+        verdict = f"{caught[0]}: {caught[1].where}" if caught else "NOT CAUGHT"
+        print(f"{mutant.name:<38} {rows[-1]['seconds']:6.1f} s  {verdict}", flush=True)
+    return rows
+
+
 def main() -> int:
     """0: every mutant was caught."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
@@ -59,13 +72,10 @@ def main() -> int:
     chosen = [mutant for mutant in MUTANTS if not options.names or mutant.name in options.names]
     for mutant in MUTANTS:
         mutated(mutant, (ROOT / "dpdk_c" / mutant.file).read_text())
-    tree, rows = Tree(PLACE), []
-    for mutant in chosen:
-        begin = time.monotonic()
-        entry = row(mutant, judge(tree, mutant), time.monotonic() - begin)
-        rows.append(entry)
-        verdict = f"{entry['caught_by']}: {entry['where']}" if entry["caught_by"] else "NOT CAUGHT"
-        print(f"{mutant.name:<38} {entry['seconds']:6.1f} s  {verdict}", flush=True)
+    PLACE.mkdir(parents=True, exist_ok=True)
+    with (PLACE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two runs would plant in one copy
+        rows = run(chosen)
     caught = sum(entry["caught_by"] is not None for entry in rows)
     print(f"{caught} of {len(rows)} mutants caught")
     if not options.names:

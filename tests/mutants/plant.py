@@ -28,6 +28,13 @@ def mutated(mutant: Mutant, source: str) -> str:
     return source.replace(mutant.text, mutant.becomes)
 
 
+BUILDS = {
+    "plain": ("-Ddpdk=disabled",),
+    "threads": ("-Db_sanitize=thread", "-Db_lundef=false"),
+}
+"""By the name of its folder: options of meson."""
+
+
 class Tree:
     """The copy, and the builds of it."""
 
@@ -56,11 +63,11 @@ class Tree:
         finally:
             path.write_text(sound)
 
-    def built(self, target: str, options: tuple[str, ...]) -> Path:
-        """`target` of the copy as it is now, built with these options of meson."""
-        folder = self._builds / "-".join(["dpdk_c", *(option.rpartition("=")[2] for option in options)])
+    def built(self, build: str, target: str) -> Path:
+        """`target` of the copy as it is now."""
+        folder = self._builds / build
         if not (folder / "build.ninja").exists():
-            _run(["meson", "setup", str(folder), str(self.source / "dpdk_c"), *options])
+            _run(["meson", "setup", str(folder), str(self.source / "dpdk_c"), *BUILDS[build]])
         _run(["ninja", "-C", str(folder), target])
         return folder / target
 

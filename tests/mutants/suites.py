@@ -18,8 +18,6 @@ from pathlib import Path
 from ..sim.test_sim import SEEDS
 from .plant import ROOT, Tree
 
-PLAIN = ("-Ddpdk=disabled",)
-THREADS = ("-Db_lundef=false", "-Db_sanitize=thread")
 LIMIT_S = 400
 """Of a suite that takes 60 s at most: a mutant that makes it hang is caught by that."""
 SUPPRESSIONS = ROOT / "dpdk_c/tests/tsan.supp"
@@ -36,7 +34,7 @@ class Catch:
 
 def sim(tree: Tree, seeds: int = SEEDS) -> Catch | None:
     """The deterministic rack, seed after seed."""
-    program = tree.built("sim/psc_sim", PLAIN)
+    program = tree.built("plain", "sim/psc_sim")
     names = subprocess.run([program, "--names"], check=True, capture_output=True, text=True).stdout
     rules = [line.split(" ", 2)[2] for line in names.splitlines() if line.startswith("rule ")]
     command = [str(program), "--from", "1", "--count", str(seeds)]
@@ -58,7 +56,7 @@ def sim(tree: Tree, seeds: int = SEEDS) -> Catch | None:
 
 def _pytest(folder: str, tree: Tree) -> Catch | None:
     """One folder of tests/, with the copy's core behind its door."""
-    library = tree.built("libpsc_core_test.so", PLAIN)
+    library = tree.built("plain", "libpsc_core_test.so")
     with tempfile.TemporaryDirectory() as scratch:
         environment = {"PSC_CORE_TEST_LIB": str(library), "PSC_SUMMARY": f"{scratch}/summary.json"}
         command = [sys.executable, "-m", "pytest", folder, "-x", "-v", "-p", "no:cacheprovider"]
@@ -106,14 +104,17 @@ def malformed(tree: Tree) -> Catch | None:
 
 
 def units(tree: Tree) -> Catch | None:
-    """The C unit test of what lives in the control core, where no frame comes to."""
-    return _cmocka(tree.built("tests/test_identity", PLAIN), {})
+    """C unit tests of what keeps its rule by itself: our ends of QPs (ctl/), the ledger and the slots (agg/)."""
+    for subject in ("identity", "pool"):
+        if catch := _cmocka(tree.built("plain", f"tests/test_{subject}"), {}):
+            return catch
+    return None
 
 
 def threads(tree: Tree) -> Catch | None:
     """The door to C beside a lane that polls, on real DPDK, under ThreadSanitizer."""
     options = f"halt_on_error=1:exitcode=66:suppressions={SUPPRESSIONS}"
-    return _cmocka(tree.built("tests/test_ctl", THREADS), {"TSAN_OPTIONS": options})
+    return _cmocka(tree.built("threads", "tests/test_ctl"), {"TSAN_OPTIONS": options})
 
 
 def _cmocka(program: Path, environment: dict[str, str]) -> Catch | None:
@@ -123,13 +124,13 @@ def _cmocka(program: Path, environment: dict[str, str]) -> Catch | None:
     if done.returncode == 0:
         return None
     said = done.stdout + done.stderr
-    run = re.findall(r"^\[ RUN +\] (\w+)", said, re.MULTILINE)
     race = re.search(r"^SUMMARY: (ThreadSanitizer: .*)$", said, re.MULTILINE)
-    failed = re.search(r"^\[  ERROR   \] --- (.*)$", said, re.MULTILINE)
-    what = race or failed
-    return Catch(
-        f"{program.name}::{run[-1] if run else 'start'}", what[1] if what else f"exit {done.returncode}"
-    )
+    error = re.search(r"^\[  ERROR   \] --- (.*)$", said, re.MULTILINE)
+    failed = re.findall(r"^\[  FAILED  \] (\w+)", said, re.MULTILINE)
+    begun = re.findall(r"^\[ RUN +\] (\w+)", said, re.MULTILINE)
+    test = failed[0] if failed and not race else (begun or ["start"])[-1]
+    said_what = race or error
+    return Catch(f"{program.name}::{test}", said_what[1] if said_what else f"exit status {done.returncode}")
 
 
 SUITES: dict[str, Callable[[Tree], Catch | None]] = {

@@ -38,7 +38,7 @@ MUTANTS = (
         "a job is its lane's from ATTACH to DETACHED",
         "ctl/job.c",
         "    entry->closing = code == PSC_CTL_OK;\n",
-        "    entry->closing = code == PSC_CTL_OK;\n    entry->job->spec.tag = 0;\n",
+        "    entry->closing = code == PSC_CTL_OK;\n    psc_job_free(entry->job);\n",
         "threads",
     ),
     # ---- Rules 2 and 3: checked before the first byte, executed once, counted once. ----
@@ -164,21 +164,29 @@ MUTANTS = (
         "    if (false)\n",
         "protocol",
     ),
-    Mutant(
+    Mutant(  # agg/ alone: with rule 5 above kept, core/ never asks for such a round
         "drop the window check",
         "a round is within the window",
         "agg/psc_pool.c",
         "    if (psc_round_distance(round, newest_round) > 0)\n",
-        "    if (false)\n",
-        "protocol",
+        "    if (false && newest_round)\n",
+        "units",
     ),
-    Mutant(
-        "reuse a slot on received",
+    Mutant(  # likewise: nobody is at r+2W before all have r
+        "reuse a slot whose round is complete",
         "a slot is written again when all have acknowledged it, not when all contributions have come",
         "agg/psc_pool.c",
         "all_acknowledged(pool, slot->round + 1);",
         "psc_round_distance(pool->completed_rounds, slot->round) > 0;",
-        "protocol",
+        "units",
+    ),
+    Mutant(
+        "reuse a slot on received",
+        "that a rank posts r+W says that it has r, not all that it was sent",
+        "core/psc_request.c",
+        "target->round - pool->pool.shape.window, lane->now_ns);",
+        "target->round - 1, lane->now_ns);",
+        "sim",
     ),
     Mutant(
         "what was sent counts as had",

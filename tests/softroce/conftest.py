@@ -54,13 +54,18 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         outside.hand_out(report)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """How long the bench took, and pytest's closing line there. Figures of the fault suites go into their file."""
-    if VISIT in config.stash:
-        counts = config.stash[VISIT].figures
-        figures = {key: counts[key] for key in counts.keys() - config.stash.get(LEFT_OUT, set())}
-        if figures and not any("::" in arg for arg in config.args):
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Figures of the fault suites go into their file."""
+    stash = session.config.stash
+    if VISIT in stash and summary.is_whole(session):
+        counts = stash[VISIT].figures
+        if figures := {key: counts[key] for key in counts.keys() - stash.get(LEFT_OUT, set())}:
             summary.merge(**figures)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """How long the bench took, and pytest's closing line there."""
+    if VISIT in config.stash:
         terminalreporter.section("soft-RoCE bench")
         terminalreporter.write_line(config.stash[VISIT].close())
 
