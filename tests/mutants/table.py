@@ -34,6 +34,14 @@ MUTANTS = (
         "threads",
     ),
     Mutant(
+        "hand over without a barrier",
+        "what a lane has written is handed over when it ends",
+        "io/lane.c",
+        "__atomic_store_n(&lane->ended, 1, __ATOMIC_RELEASE);",
+        "__atomic_store_n(&lane->ended, 1, __ATOMIC_RELAXED);",
+        "threads",
+    ),
+    Mutant(
         "free a job before its lane lets go",
         "a job is its lane's from ATTACH to DETACHED",
         "ctl/job.c",
@@ -72,7 +80,7 @@ MUTANTS = (
         "qp/psc_psn.h",
         "    return (int32_t)((a - b) << 8) / 256;\n",
         "    return -((int32_t)((b - a) << 8) / 256);\n",
-        "malformed",
+        "protocol",
     ),
     Mutant(
         "skip the residual check",
