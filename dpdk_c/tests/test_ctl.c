@@ -318,9 +318,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(another_epoch_has_ends_that_share_nothing_with_the_last),
+        cmocka_unit_test(many_lives_beside_a_lane_that_polls),
         cmocka_unit_test(what_a_rank_cannot_have_is_rejected),
         cmocka_unit_test(a_job_that_ends_is_not_resumed),
-        cmocka_unit_test(many_lives_beside_a_lane_that_polls),
     };
 
     return cmocka_run_group_tests(tests, start, stop);
