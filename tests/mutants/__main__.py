@@ -10,6 +10,7 @@ import fcntl
 import json
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
@@ -32,10 +33,23 @@ def judge(tree: Tree, mutant: Mutant) -> tuple[str, Catch] | None:
     """Which suite has caught it, and how."""
     with tree.planted(mutant):
         for name in order(mutant):
-            catch = SUITES[name](tree)
+            catch = SUITES[name](tree, ())
             if catch is not None:
                 return name, catch
     return None
+
+
+def confirm(tree: Tree, catches: Iterable[tuple[str, Catch]]) -> None:
+    """Runs what has caught a mutant on the sound copy: who complains there too has caught nothing.
+
+    Raises RowError then.
+    """
+    wheres: dict[str, list[str]] = {}
+    for name, catch in catches:
+        wheres.setdefault(name, []).append(catch.where)
+    for name, only in wheres.items():
+        if complaint := SUITES[name](tree, sorted(set(only))):
+            raise RowError(f"{name} complains without a mutant: {complaint.where}: {complaint.what}")
 
 
 def row(mutant: Mutant, caught: tuple[str, Catch] | None, seconds: float) -> dict[str, Any]:
@@ -54,13 +68,15 @@ def row(mutant: Mutant, caught: tuple[str, Catch] | None, seconds: float) -> dic
 
 def run(mutants: list[Mutant]) -> list[dict[str, Any]]:
     """The report's entries, each printed as it comes."""
-    tree, rows = Tree(PLACE), []
+    tree, rows, catches = Tree(PLACE), [], []
     for mutant in mutants:
         begin = time.monotonic()
         caught = judge(tree, mutant)
         rows.append(row(mutant, caught, time.monotonic() - begin))
+        catches += [caught] if caught else []
         verdict = f"{caught[0]}: {caught[1].where}" if caught else "NOT CAUGHT"
         print(f"{mutant.name:<38} {rows[-1]['seconds']:6.1f} s  {verdict}", flush=True)
+    confirm(tree, catches)
     return rows
 
 

@@ -11,15 +11,19 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..sim.test_sim import SEEDS
 from .plant import ROOT, Tree
 
-LIMIT_S = 400
-"""Of a suite that takes 60 s at most: a mutant that makes it hang is caught by that."""
+SEED = "SEED="
+TEST_LIMIT_S = 200
+"""Of a test of pytest's, which takes a few seconds: a mutant that makes it hang is caught by that, as one that makes a
+seed hang is by psc_sim's own alarm."""
+LIMIT_S = 3600
+"""Of a suite. A busy machine is no catch: this one raises."""
 SUPPRESSIONS = ROOT / "dpdk_c/tests/tsan.supp"
 
 
@@ -32,78 +36,80 @@ class Catch:
     what: str
 
 
-def sim(tree: Tree, seeds: int = SEEDS) -> Catch | None:
+def sim(tree: Tree, only: Sequence[str] = (), seeds: int = SEEDS) -> Catch | None:
     """The deterministic rack, seed after seed."""
     program = tree.built("plain", "sim/psc_sim")
     names = subprocess.run([program, "--names"], check=True, capture_output=True, text=True).stdout
     rules = [line.split(" ", 2)[2] for line in names.splitlines() if line.startswith("rule ")]
-    command = [str(program), "--from", "1", "--count", str(seeds)]
+    if not only:
+        return _seeds(program, rules, 1, seeds)
+    catches = (_seeds(program, rules, int(where.removeprefix(SEED)), 1) for where in only)
+    return next((catch for catch in catches if catch), None)
+
+
+def _seeds(program: Path, rules: list[str], first: int, count: int) -> Catch | None:
+    command = [str(program), "--from", str(first), "--count", str(count)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as run:
         assert run.stdout is not None
-        seed = 0
+        seed = first - 1
         for line in run.stdout:
             record = json.loads(line)
             seed = record["seed"]
             if record["rule"]:
                 run.kill()
-                return Catch(f"SEED={seed}", f"not kept: {rules[record['rule']]} ({record['text']})")
+                return Catch(f"{SEED}{seed}", f"not kept: {rules[record['rule']]} ({record['text']})")
         status = run.wait()
-    if seed < seeds:
-        end = "hang" if status == -signal.SIGALRM else f"crash, exit status {status}"
-        return Catch(f"SEED={seed + 1}", end)
-    return None
+    if seed == first + count - 1:
+        return None
+    end = "hang" if status == -signal.SIGALRM else f"crash, exit status {status}"
+    return Catch(f"{SEED}{seed + 1}", end)
 
 
-def _pytest(folder: str, tree: Tree) -> Catch | None:
-    """One folder of tests/, with the copy's core behind its door."""
+def _pytest(tree: Tree, tests: Sequence[str]) -> Catch | None:
+    """Some of tests/, with the copy's core behind its door."""
     library = tree.built("plain", "libpsc_core_test.so")
     with tempfile.TemporaryDirectory() as scratch:
         environment = {"PSC_CORE_TEST_LIB": str(library), "PSC_SUMMARY": f"{scratch}/summary.json"}
-        command = [sys.executable, "-m", "pytest", folder, "-x", "-v", "-p", "no:cacheprovider"]
-        with Path(scratch, "out").open("w+") as out:
-            status: int | None
-            try:
-                status = subprocess.run(
-                    command,
-                    cwd=ROOT,
-                    env=os.environ | environment,
-                    stdout=out,
-                    stderr=subprocess.STDOUT,
-                    timeout=LIMIT_S,
-                    check=False,
-                ).returncode
-            except subprocess.TimeoutExpired:
-                status = None
-            out.seek(0)
-            said = out.read()
-    return judged(status, said)
+        command = [sys.executable, "-m", "pytest", *tests, "-x", "-v", "-p", "no:cacheprovider"]
+        command += [f"--timeout={TEST_LIMIT_S}", "--timeout-method=thread"]
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=os.environ | environment,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=LIMIT_S,
+            check=False,
+        )
+    return judged(done.returncode, done.stdout + done.stderr)
 
 
-def judged(status: int | None, said: str) -> Catch | None:
-    """Of pytest -x -v: its exit status, None if it had to be killed, and all that it printed."""
+def judged(status: int, said: str) -> Catch | None:
+    """Of pytest -x -v: its exit status, and all that it printed."""
     if status == 0:
         return None
-    begun = re.findall(r"^(tests/\S+::.*?) (?:PASSED|FAILED|ERROR|Fatal|$)", said, re.MULTILINE)
-    if not begun or (status is not None and status > 1):
+    begun = re.findall(r"^(tests/\S+::.*?) (?:PASSED|FAILED|ERROR|Fatal|\+|$)", said, re.MULTILINE)
+    if not begun or status > 1:
         raise RuntimeError(f"pytest ended with {status}:\n{said[-4000:]}")
-    if status == 1:
-        failed = re.findall(r"^(?:FAILED|ERROR) (tests/\S+::.*?)(?: - (.*))?$", said, re.MULTILINE)
+    failed = re.findall(r"^(?:FAILED|ERROR) (tests/\S+::.*?)(?: - (.*))?$", said, re.MULTILINE)
+    if failed:
         return Catch(*failed[0])
-    end = "hang" if status is None else f"crash, exit status {status}"
-    return Catch(begun[-1], end)
+    hung = re.search(r"^\++ Timeout \++$", said, re.MULTILINE)
+    return Catch(begun[-1], "hang" if hung else f"crash, exit status {status}")
 
 
-def protocol(tree: Tree) -> Catch | None:
+def protocol(tree: Tree, only: Sequence[str] = ()) -> Catch | None:
     """Frames in, frames out."""
-    return _pytest("tests/protocol", tree)
+    return _pytest(tree, only or ["tests/protocol"])
 
 
-def malformed(tree: Tree) -> Catch | None:
+def malformed(tree: Tree, only: Sequence[str] = ()) -> Catch | None:
     """Frames that no sound peer sends."""
-    return _pytest("tests/malformed", tree)
+    return _pytest(tree, only or ["tests/malformed"])
 
 
-def units(tree: Tree) -> Catch | None:
+def units(tree: Tree, only: Sequence[str] = ()) -> Catch | None:
     """C unit tests of what keeps its rule by itself: our ends of QPs (ctl/), the ledger and the slots (agg/)."""
     for subject in ("identity", "pool"):
         if catch := _cmocka(tree.built("plain", f"tests/test_{subject}"), {}):
@@ -111,7 +117,7 @@ def units(tree: Tree) -> Catch | None:
     return None
 
 
-def threads(tree: Tree) -> Catch | None:
+def threads(tree: Tree, only: Sequence[str] = ()) -> Catch | None:
     """The door to C beside a lane that polls, on real DPDK, under ThreadSanitizer."""
     options = f"halt_on_error=1:exitcode=66:suppressions={SUPPRESSIONS}"
     return _cmocka(tree.built("threads", "tests/test_ctl"), {"TSAN_OPTIONS": options})
@@ -133,12 +139,14 @@ def _cmocka(program: Path, environment: dict[str, str]) -> Catch | None:
     return Catch(f"{program.name}::{test}", said_what[1] if said_what else f"exit status {done.returncode}")
 
 
-SUITES: dict[str, Callable[[Tree], Catch | None]] = {
+SUITES: dict[str, Callable[[Tree, Sequence[str]], Catch | None]] = {
     "sim": sim,
     "protocol": protocol,
     "malformed": malformed,
     "units": units,
     "threads": threads,
 }
+"""By their names in the table. They take the copy and what alone to run: seeds or tests as a Catch names them; none of
+them means the default budget. What is run by the executable always runs whole."""
 OTHERS = ("protocol", "malformed", "sim")
 """That also judge a mutant of the core when the suite that its row names has not noticed it."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from . import suites
-from .__main__ import order
+from .__main__ import confirm, order
 from .plant import ROOT, RowError, Tree, mutated
 from .table import MUTANTS, Mutant
 
@@ -42,20 +42,28 @@ def test_a_mutant_is_caught_and_a_sound_copy_is_not(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     (early,) = (mutant for mutant in MUTANTS if mutant.name == "publish before all are whole")
     with tree.planted(early):
-        catch = suites.sim(tree, FEW_SEEDS)
+        catch = suites.sim(tree, seeds=FEW_SEEDS)
         copy = tree.source / "dpdk_c" / early.file
         assert copy.read_text() == mutated(early, source(early))
     assert catch is not None
     assert catch.where == "SEED=1" and catch.what.startswith("not kept: ")
-    assert suites.sim(tree, FEW_SEEDS) is None
+    assert suites.sim(tree, seeds=FEW_SEEDS) is None
     assert copy.read_text() == source(early)
+    confirm(tree, [("sim", catch)])
+
+
+def test_what_complains_without_a_mutant_has_caught_nothing(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    (early,) = (mutant for mutant in MUTANTS if mutant.name == "publish before all are whole")
+    with tree.planted(early), pytest.raises(RowError, match="sim complains without a mutant: SEED=2"):
+        confirm(tree, [("sim", suites.Catch("SEED=2", ""))])
 
 
 def test_a_mutant_that_does_not_compile_is_an_error(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     broken = Mutant("broken", "it compiles", "agg/psc_pool.c", '#include "psc_pool.h"\n', "not C\n", "sim")
     with tree.planted(broken), pytest.raises(RowError, match=r"psc_pool\.c"):
-        suites.sim(tree, FEW_SEEDS)
+        suites.sim(tree, seeds=FEW_SEEDS)
 
 
 def test_a_copy_follows_its_sources(tmp_path: Path) -> None:
@@ -80,11 +88,11 @@ NAME = LAST.strip()
         (0, GOOD, None),
         (1, f"{GOOD}{LAST}FAILED [ 20%]\nFAILED {NAME} - assert 1\n", suites.Catch(NAME, "assert 1")),
         (-11, f"{GOOD}{LAST}Fatal Python error\n", suites.Catch(NAME, "crash, exit status -11")),
-        (None, GOOD + LAST, suites.Catch(NAME, "hang")),
+        (1, f"{GOOD}{LAST}\n+++++ Timeout +++++\nstacks\n", suites.Catch(NAME, "hang")),
     ],
     ids=["passed", "failed", "crashed", "hung"],
 )
-def test_what_pytest_says_is_understood(status: int | None, said: str, catch: suites.Catch | None) -> None:
+def test_what_pytest_says_is_understood(status: int, said: str, catch: suites.Catch | None) -> None:
     assert suites.judged(status, said) == catch
 
 
