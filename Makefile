@@ -15,6 +15,7 @@ BUILD := $(CURDIR)/build
 MESON_DIR := $(BUILD)/dpdk_c
 FAULT_DIR := $(BUILD)/dpdk_c-$(FAULT)
 SANITIZE_DIR := $(BUILD)/dpdk_c-sanitize
+THREADS_DIR := $(BUILD)/dpdk_c-tsan
 FUZZ_DIR := $(BUILD)/dpdk_c-fuzz
 SECONDS := 60
 # Another number is another fuzzing run, and the same number the same one, as far as the time goes; 0: a new one.
@@ -27,6 +28,8 @@ MESON_TEST := meson test --print-errorlogs --timeout-multiplier 20
 APT_GET := apt-get -q -o Acquire::Retries=5 -o DPkg::Lock::Timeout=600
 export PIP_RETRIES ?= 10
 export PIP_DEFAULT_TIMEOUT ?= 60
+# $(FIGURES) TARGET COMMAND fails unless the command has filled the target's keys of build/faults/summary.json.
+FIGURES := $(BIN)/python -m tests.summary
 SEEDS ?= 10000
 
 # What an installed distribution is made from, beyond the Python files that it is linked to.
@@ -93,14 +96,14 @@ test-protocol: build ## Frames in, frames out: the core without DPDK
 
 .PHONY: malformed
 malformed: build ## Malformed frames: every field, opcode, length and state; figures in build/faults/summary.json
-	@$(PYTEST) tests/malformed
+	@$(FIGURES) malformed $(PYTEST) tests/malformed
 
 .PHONY: fuzz
 fuzz: build ## Fuzz parser, lane and control plane for SECONDS=60 in all; figures in build/faults/summary.json
 	@[ -f $(FUZZ_DIR)/build.ninja ] || CC=clang-14 meson setup $(FUZZ_DIR) dpdk_c -Dfuzz=true \
 	    -Ddpdk=disabled -Db_sanitize=address,undefined -Db_lundef=false -Doptimization=2
 	ninja -C $(FUZZ_DIR)
-	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed $(FUZZ_SEED) --binaries $(FUZZ_DIR)/fuzz
+	$(FIGURES) fuzz $(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed $(FUZZ_SEED) --binaries $(FUZZ_DIR)/fuzz
 
 .PHONY: test-softroce
 test-softroce: build ## Real RoCE, real DPDK, in one visit to the bench
@@ -108,11 +111,11 @@ test-softroce: build ## Real RoCE, real DPDK, in one visit to the bench
 
 .PHONY: softroce-faults
 softroce-faults: build ## The whole table of faults over soft-RoCE; figures in build/faults/summary.json
-	@$(PYTEST) tests/softroce/test_faults.py -m 'long or not long'
+	@$(FIGURES) softroce-faults $(PYTEST) tests/softroce/test_faults.py -m 'long or not long'
 
 .PHONY: perftest
 perftest: build ## perftest's ib_write_bw and ib_write_lat against our queue pairs; figures in build/faults/summary.json
-	@$(PYTEST) tests/perftest tests/softroce/test_perftest.py -m 'long or not long'
+	@$(FIGURES) perftest $(PYTEST) tests/perftest tests/softroce/test_perftest.py -m 'long or not long'
 
 # SEED=42: one run's trace. SEEDS=100000: so many runs. A violated rule fails either.
 .PHONY: sim
@@ -120,15 +123,27 @@ sim: build ## A rack in one process with every fault: SEEDS=10000 runs, or the t
 ifdef SEED
 	@$(MESON_DIR)/sim/psc_sim --trace $(SEED)
 else
-	@$(BIN)/python -m tests.sim --seeds $(SEEDS)
+	@$(FIGURES) sim $(BIN)/python -m tests.sim --seeds $(SEEDS)
 endif
 
 .PHONY: sim-long
 sim-long: build ## A million seeds; goes on where it was interrupted, while the commit is the same
-	@$(BIN)/python -m tests.sim --seeds 1000000 --resume $(BUILD)/faults/sim-long.json
+	@$(FIGURES) sim $(BIN)/python -m tests.sim --seeds 1000000 --resume $(BUILD)/faults/sim-long.json
+
+.PHONY: mutants
+mutants: build ## Planted faults of the data plane, each of which some suite must catch; report in build/faults/mutants.json
+	@$(FIGURES) mutants $(BIN)/python -m tests.mutants
+
+# ThreadSanitizer: only ctl/, io/ and what lanes share with them have more than one thread. DPDK must be there.
+.PHONY: sanitize-threads
+sanitize-threads: build ## A polling lane and a control thread beside it under ThreadSanitizer
+	@[ -f $(THREADS_DIR)/build.ninja ] || meson setup $(THREADS_DIR) dpdk_c -Db_sanitize=thread -Db_lundef=false
+	ninja -C $(THREADS_DIR) tests/test_ctl
+	export TSAN_OPTIONS=halt_on_error=1:suppressions=$(CURDIR)/dpdk_c/tests/tsan.supp
+	meson test -C $(THREADS_DIR) --no-rebuild --print-errorlogs ctl
 
 .PHONY: sanitize
-sanitize: build ## C unit, protocol and malformed tests and simulated racks under AddressSanitizer and UndefinedBehaviorSanitizer
+sanitize: build sanitize-threads ## C unit, protocol and malformed tests and simulated racks under AddressSanitizer and UndefinedBehaviorSanitizer; threads too
 	@[ -f $(SANITIZE_DIR)/build.ninja ] || meson setup $(SANITIZE_DIR) dpdk_c \
 	    -Ddpdk=disabled -Db_sanitize=address,undefined -Db_lundef=false
 	ninja -C $(SANITIZE_DIR)
