@@ -188,8 +188,8 @@ enum psc_ctl_code psc_ctl_job_resume(uint32_t job, uint32_t epoch, struct psc_ct
 /* No more rounds; bit per rank in `dead_ranks`. Results of complete rounds are still delivered to the others,
  * also to those that psc_ctl_qp_connect names later if the job has been resumed. Answered by ENDED, once; or
  * by a FAULT that was under way: then it has done nothing, and psc_ctl_job_resume must come before it, as
- * always once FAULT has been read (else PSC_CTL_STATE). A rank that is not connected or does not probe is waited for
- * without end: call again with the ranks that have died meanwhile, or close the job. */
+ * always once FAULT has been read (else PSC_CTL_STATE). A rank that is not connected or does not probe is
+ * waited for without end: call again with the ranks that have died meanwhile, or close the job. */
 enum psc_ctl_code psc_ctl_job_end(uint32_t job, uint64_t dead_ranks);
 /* received[pool]: rounds whose result the rank has. Answered by LEFT, or after psc_ctl_job_end by ENDED. */
 enum psc_ctl_code psc_ctl_rank_leave(uint32_t job, uint32_t rank, const uint32_t *received);

@@ -145,8 +145,9 @@ class Totals:
             f" {sums['virtual_ns'] / 1e9:.0f} s of virtual time, hash {self.hash:016x}"
         )
         yield (
-            f"rounds: {sums['rounds_summed']} summed, {sums['rounds_void']} void ({sums['rounds_missed']} of them only for a"
-            f" rank out of reach as its job ended), {sums['undetectable']} wrong after tampering that nobody can see"
+            f"rounds: {sums['rounds_summed']} summed, {sums['rounds_void']} void ({sums['rounds_missed']} of them"
+            " only for a rank out of reach as its job ended),"
+            f" {sums['undetectable']} wrong after tampering that nobody can see"
         )
         yield (
             f"epochs: {sums['resumed']} resumed, {sums['redelivered']} results delivered again, {sums['replayed']}"

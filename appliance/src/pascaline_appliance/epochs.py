@@ -94,7 +94,7 @@ class Epochs:
             return
         if event.fault not in RESUMABLE:
             life.verdict = life.verdict or life.fault
-        if life.state is not LifeState.DELIVERING:  # else the end has met a lane that had halted: it is said again
+        if life.state is not LifeState.DELIVERING:  # else END has met a halted lane: it is said again
             self._set_deadline(life, event)
         life.drain_by = self._clock() + (life.deadline - self._clock()) / 2
         life.complete = list(event.complete[: len(life.pools)])
