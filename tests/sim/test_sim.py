@@ -25,7 +25,7 @@ def test_every_rule_is_kept_in_all_seeds() -> None:
     assert list(totals.broken_promises()) == []
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3, 1213])
+@pytest.mark.parametrize("seed", [1, 2, 3, 54, 1213])
 def test_a_seed_is_one_run(seed: int) -> None:
     (once,), (again,) = run(seed, 1), run(seed, 1)
     assert once == again
@@ -44,6 +44,13 @@ def test_every_kind_of_fault_happens() -> None:
     totals = Totals()
     totals.extend(run(1, 1000))
     assert [name for name in names("trouble") if not totals.times.get(name)] == []
+
+
+def test_workers_of_both_kinds_resume_are_delivered_to_and_replay() -> None:
+    whole = [r for r in run(1, 500) if r["resumed"] and r["redelivered"] and r["replayed"]]
+    assert any(r["model_workers"] == r["workers"] for r in whole)
+    assert any(r["model_workers"] == 0 for r in whole)
+    assert any(0 < r["model_workers"] < r["workers"] for r in whole)
 
 
 def program(tmp_path: Path, body: str) -> Path:
