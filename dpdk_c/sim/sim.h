@@ -164,6 +164,8 @@ struct sim_job {
     uint32_t *sums[SIM_POOLS];      /* expected results of the last rounds asked for */
     uint32_t *sum_round[SIM_POOLS]; /* which; UINT32_MAX: none */
     bool silent;                    /* the lane has said that it sends nothing more for now */
+    bool still;                     /* it executes nothing more, since FAULT or END */
+    uint64_t executed_bytes;        /* of contributions, then */
     uint32_t dead;                  /* bit per rank: the lane has been told that nothing reaches it */
     bool tampered;                  /* what nobody can see has happened: sums may be wrong */
     bool mismatched;
@@ -336,6 +338,8 @@ void sim_oracle_emitted(struct sim *sim, const struct psc_emit *emit);
 void sim_oracle_completed(struct sim *sim, struct sim_queue *queue, uint32_t imm);
 void sim_oracle_drained(struct sim *sim, struct sim_queue *queue);
 void sim_oracle_event(struct sim *sim, const struct psc_event *event);
+void sim_oracle_stop(struct sim_job *job);                     /* nothing is executed from here on ... */
+void sim_oracle_stopped(struct sim *sim, struct sim_job *job); /* ... until here */
 void sim_oracle_guards(struct sim *sim, const struct sim_queue *queue);
 const uint32_t *sim_oracle_sum(struct sim_job *job, uint32_t pool, uint32_t round);
 void sim_verdict_of_life(struct sim *sim, struct sim_job *job);

@@ -34,7 +34,7 @@ static void reset(struct sim_job *job, uint64_t now_ns)
 {
     job->state = SIM_LIFE_FORMING;
     job->fault = job->halted_by = PSC_FAULT_NONE;
-    job->silent = job->tampered = job->mismatched = job->left_early = job->joined_again = false;
+    job->silent = job->still = job->tampered = job->mismatched = job->left_early = job->joined_again = false;
     job->dead = 0;
     job->begun_ns = now_ns;
     job->ready_ns = job->halted_ns = job->waiting_ns = 0;

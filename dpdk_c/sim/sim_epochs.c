@@ -112,6 +112,7 @@ static bool out_of_reach(const struct sim *sim, const struct sim_worker *worker)
 static void finish(struct sim *sim, struct sim_job *job, bool delivered)
 {
     sim->tally.faults[job->fault]++;
+    sim_oracle_stopped(sim, job);
     for (uint32_t rank = 0; rank < job->plan->ranks; rank++) {
         struct sim_worker *worker = &job->workers[rank];
         worker->excused |= out_of_reach(sim, worker);
@@ -128,6 +129,7 @@ static void deliver(struct sim *sim, struct sim_job *job, uint32_t unreachable)
 {
     job->state = SIM_LIFE_DELIVERING;
     job->dead |= unreachable;
+    sim_oracle_stop(job);
     sim_appliance_command(
         sim, &(struct psc_command){.kind = PSC_CMD_END, .job = job->handle, .ranks = unreachable});
 }
@@ -154,6 +156,7 @@ static void go_on(struct sim *sim, struct sim_job *job)
     for (uint32_t rank = 0; rank < job->plan->ranks; rank++)
         for (uint32_t p = 0; p < SIM_POOLS; p++)
             job->workers[rank].queues[p].qpn = 0;
+    sim_oracle_stopped(sim, job);
     job->silent = false;
     job->dead = 0;
     if (!sim_appliance_command(sim, &(struct psc_command){.kind = PSC_CMD_RESUME, .job = job->handle}))

@@ -271,6 +271,22 @@ void sim_oracle_drained(struct sim *sim, struct sim_queue *queue)
                       "the result of round %u changed after its immediate", number);
 }
 
+void sim_oracle_stop(struct sim_job *job)
+{
+    job->still = true;
+    job->executed_bytes = job->stats.contribution_bytes;
+}
+
+void sim_oracle_stopped(struct sim *sim, struct sim_job *job)
+{
+    if (job->still && job->executed_bytes != job->stats.contribution_bytes)
+        sim_violation(sim, SIM_RULE_SILENT, &job->workers[0], SIM_NOBODY,
+                      "%" PRIu64
+                      " bytes of contributions have been added since the epoch, or the job, was ended",
+                      job->stats.contribution_bytes - job->executed_bytes);
+    job->still = false;
+}
+
 /* Rule 7: a leave is answered when every rank has every complete result; who does not wait for what it lacks
  * wants nothing. And what a rank has returned is complete, whatever ends. */
 void sim_oracle_event(struct sim *sim, const struct psc_event *event)
@@ -279,6 +295,8 @@ void sim_oracle_event(struct sim *sim, const struct psc_event *event)
     bool over = event->kind == PSC_EVENT_FAULT || event->kind == PSC_EVENT_ENDED;
 
     job->silent |= over;
+    if (event->kind == PSC_EVENT_FAULT)
+        sim_oracle_stop(job);
     if ((!over && event->kind != PSC_EVENT_LEFT) || job->tampered)
         return;
     for (uint32_t rank = 0; rank < job->plan->ranks; rank++)

@@ -16,7 +16,7 @@ const char *const sim_rule_name[SIM_RULES] = {
     "no receiver-not-ready",
     "all ranks end alike",
     "a round that a rank has returned reaches every live rank",
-    "nothing of a life is sent after its end",
+    "nothing is sent or added after an epoch's end",
     "an honest worker is not refused",
     "memory is given back, and not while lent",
     "every wait ends",

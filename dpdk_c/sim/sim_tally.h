@@ -20,7 +20,7 @@ enum sim_rule {
     SIM_RULE_RNR,         /* receiver not ready: sent by the appliance, or caused at a worker */
     SIM_RULE_ALIKE,       /* ranks ended a life differently, or a round bit by bit */
     SIM_RULE_SPLIT,       /* a rank has returned a round, and a live one ends without it */
-    SIM_RULE_SILENT,      /* something of a life was sent after its end */
+    SIM_RULE_SILENT,      /* something was sent or added after an epoch's end, or a job's */
     SIM_RULE_HONEST,      /* a worker that kept the rules was refused, or a fault names no cause */
     SIM_RULE_MEMORY,      /* memory was given back while lent, or not at all */
     SIM_RULE_HANG,        /* a deadline passed without an outcome */
