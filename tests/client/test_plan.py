@@ -1,12 +1,14 @@
 """plan: chunks cover an array exactly; remote addresses take apart as the contract says."""
 
+import typing
+
 import cffi
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pascaline import plan
-from pascaline.contract import wire
+from pascaline.contract import control, wire
 
 
 @given(st.integers(0, 10_000), st.integers(1, 700))
