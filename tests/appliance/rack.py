@@ -176,7 +176,7 @@ def library(folder: Path, source: str) -> Path:
         subprocess.run(["pkg-config", what, "libdpdk"], check=True, capture_output=True, text=True).stdout
         for what in ("--cflags", "--libs")
     )
-    command = ["cc", "-shared", "-fPIC", "-D_GNU_SOURCE", *cflags.split(), "-x", "c", "-"]
+    command = ["cc", "-shared", "-fPIC", *cflags.split(), "-x", "c", "-"]
     command += ["-o", str(path), *libraries.split()]
     subprocess.run(command, input=source, check=True, text=True, timeout=120)
     return path

@@ -26,6 +26,7 @@ acknowledged twice."""
 SMALL_BYTES = 258
 """Room of a small first segment: a message of one packet with 180 bytes of payload."""
 CUTTER = """
+#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <rte_ethdev.h>
