@@ -23,8 +23,8 @@ REPORTS_VARIABLE = "PASCALINE_BENCH_REPORTS"
 FOLDER = Path(__file__).parent
 SHARE = REPOSITORY / "build" / "softroce"
 MEMORY_MB = 1024  # pytest, the appliance, four ranks
-ITEM_TIMEOUT_S = 300
-TOTAL_TIMEOUT_S = 1800.0
+ITEM_TIMEOUT_S = 600  # ten times what the slowest of the default suite takes on an idle host
+TOTAL_TIMEOUT_S = 5400.0
 TAIL_LINES = 40
 
 
