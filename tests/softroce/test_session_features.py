@@ -285,14 +285,16 @@ def test_a_port_without_a_gid_that_can_be_routed(
 
 
 @pytest.fixture
-def narrow_cable() -> Iterator[None]:
-    """The switch's end of rank 0's cable takes 1500 bytes, of which rank 0's own interface knows nothing."""
-    ip("link", "set", "b0", "mtu", "1500")
+def narrow_port() -> Iterator[None]:
+    """The switch's port towards the appliance takes 1500 bytes, of which neither end knows. Not the one towards the
+    worker: there veth says to rxe that the packet is lost, and rxe sends it again without end and without its timer.
+    """
+    ip("link", "set", "bapp", "mtu", "1500")
     yield
-    ip("link", "set", "b0", "mtu", "9000")
+    ip("link", "set", "bapp", "mtu", "9000")
 
 
-def test_a_switch_port_with_a_small_mtu(appliance: Appliance, job: str, narrow_cable: None) -> None:
+def test_a_switch_port_with_a_small_mtu(appliance: Appliance, job: str, narrow_port: None) -> None:
     """soft-RoCE accepts the path MTU of 4096 and then nothing arrives."""
     (outcome,) = outcomes(appliance, lambda rank: timed(job=job), world_size=1)
     assert outcome.error == "LocalSetupError", outcome
