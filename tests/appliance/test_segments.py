@@ -7,6 +7,7 @@ process, cuts what net_af_packet has received; the mbufs, the chains and all tha
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import mmap
 import struct
@@ -173,8 +174,17 @@ class Job:
 
     def drops(self) -> dict[str, int]:
         """Frames not executed, by reason."""
-        (lane,) = segment.read(self.appliance.folder / "stats").lanes
-        return {why: count for why, count in lane.drops.items() if count and why not in NOISE}
+        looks: list[dict[str, int]] = []
+
+        def looked() -> bool:
+            with contextlib.suppress(
+                segment.SegmentError
+            ):  # an old heartbeat, where the machine has stood still
+                looks.append(segment.read(self.appliance.folder / "stats").lanes[0].drops)
+            return bool(looks)
+
+        until(looked)
+        return {why: count for why, count in looks[0].items() if count and why not in NOISE}
 
     def dropped(self, frame: bytes, why: str) -> None:
         """Send a frame that must be counted so, once, and is not executed."""

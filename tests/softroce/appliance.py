@@ -129,8 +129,15 @@ class Appliance:
         return description
 
     def counters(self) -> segment.Snapshot:
-        """A look at the statistics segment."""
-        return segment.read(self.stats_path)
+        """A look at the statistics segment. After the host has stood still, its heartbeat is old for a moment."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            try:
+                return segment.read(self.stats_path)
+            except segment.SegmentError:
+                if time.monotonic() > deadline or self._process.poll() is not None:
+                    raise
+            time.sleep(0.1)
 
     def job(self, name: str) -> segment.JobCounters:
         """The counters of one job."""
