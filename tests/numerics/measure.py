@@ -27,9 +27,9 @@ def digits(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def by_ranks() -> dict[str, dict[str, Rows]]:
+def by_ranks() -> dict[str, Rows]:
     """NMSE of the mean: correlation -> scheme -> n."""
-    found: dict[str, dict[str, Rows]] = {}
+    found: dict[str, Rows] = {}
     for c in CORRELATIONS:
         rows: Rows = {}
         for n in RANKS:
@@ -39,7 +39,7 @@ def by_ranks() -> dict[str, dict[str, Rows]]:
                 rows.setdefault(scheme.name, {})[str(n)] = digits(
                     gradients.nmse(scheme.total(grads, n), grads)
                 )
-        found[f"c = {c:g}"] = rows  # type: ignore[assignment]
+        found[f"c = {c:g}"] = rows
     return found
 
 
@@ -119,7 +119,7 @@ def _unclipped(n: int) -> list[tuple[str, Params]]:
     for name in ("thc", "thc-uniform", "thc-uniform-max", "terngrad"):
         params = setting(name, n, SEED)
         for rounding in ("stratified", "independent", "shared"):
-            changed = dataclasses.replace(params, rounding=rounding, t=6.0 if params.rotate else params.t)  # type: ignore[arg-type]
+            changed = dataclasses.replace(params, rounding=rounding, t=6.0 if params.rotate else params.t)
             rows.append((f"{name}, {rounding}", changed))
     return rows
 

@@ -318,7 +318,7 @@ def _norms(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """ROWS blocks' norms. Padding a last block to BLOCK adds +0 to sums of squares: the bits of its own size"""
+    """ROWS blocks' norms. Padding a last block to BLOCK adds +0 to its sums, which leaves their bits."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     begin = row.to(tl.int64) * BLOCK
     largest = tl.zeros((ROWS, 64), tl.int32)
