@@ -45,7 +45,8 @@ def odd(grads: list[torch.Tensor]) -> list[list[torch.Tensor]]:
         for x in changed:
             x[:1024] = x[:1024].sign() * value
         found.append(changed)
-    return found
+    alone = [torch.cat([torch.tensor([3e38]), torch.zeros(1023), x[1024:]]) for x in grads]
+    return [*found, alone]  # whose norm is finite, but not twice it
 
 
 def same(name: str, got: torch.Tensor, expected: torch.Tensor) -> None:
@@ -92,11 +93,11 @@ def main() -> None:
             compare(f"{name}, {elems}, feedback", params, grads, [x * 0.3 for x in grads], 256.0)
             compared += 2
     for name in ("thc", "thc-uniform-max", "thc-paper"):
-        for grads in odd(normal(1100, 77, ranks=1)):
-            compare(
-                f"{name}, {float(grads[0][0])}", setting(name, 1, SEED), grads, [grads[0] * 0.0 + 0.5], 1.0
-            )
-            compared += 1
+        params = setting(name, 1, SEED)
+        for at, grads in enumerate(odd(normal(1100, 77, ranks=1))):
+            compare(f"{name}, odd {at}", params, grads, None, 1.0)
+            compare(f"{name}, odd {at}, feedback", params, grads, [torch.full((1100,), 0.5)], 1.0)
+            compared += 2
     params = setting("thc", 1, SEED, bits=8)
     for elems in LENGTHS:
         compare(f"8 bits, {elems}", params, normal(elems, elems), None, 1.0)
