@@ -142,6 +142,10 @@ sanitize-threads: build ## A polling lane and a control thread beside it under T
 	export TSAN_OPTIONS=halt_on_error=1:suppressions=$(CURDIR)/dpdk_c/tests/tsan.supp
 	meson test -C $(THREADS_DIR) --no-rebuild --print-errorlogs ctl
 
+.PHONY: numerics
+numerics: build ## Accuracy of the codecs: docs/numerics.*, build/numerics/summary.json; fails where a bound is missed
+	@$(BIN)/python -m tests.numerics
+
 .PHONY: sanitize
 sanitize: build sanitize-threads ## C unit, protocol and malformed tests and simulated racks under AddressSanitizer and UndefinedBehaviorSanitizer; threads too
 	@[ -f $(SANITIZE_DIR)/build.ninja ] || meson setup $(SANITIZE_DIR) dpdk_c \
