@@ -1,5 +1,6 @@
 /* The AVX2 variant (Haswell, Zen and later). The pragma, not a flag of the whole file, so that nothing from a header is
  * ever compiled to instructions that the CPU may lack. */
+#ifdef __x86_64__
 #include <immintrin.h>
 #include <string.h>
 
@@ -217,3 +218,5 @@ uint32_t psc_largest_avx2(const struct psc_thc_input *input, uint32_t count)
         bits = each[i] > bits ? each[i] : bits;
     return bits;
 }
+
+#endif

@@ -1,5 +1,6 @@
 /* The AVX-512 variant, for CPUs that also have VBMI (byte tables) and VNNI (Ice Lake, Zen 4 and later). The pragma, not
  * a flag of the whole file, so that nothing from a header is ever compiled to instructions that the CPU may lack. */
+#ifdef __x86_64__
 #include <immintrin.h>
 #include <string.h>
 
@@ -196,3 +197,5 @@ VECTOR_OP vf u8_lane_levels(const struct u8_lanes *lanes, const uint8_t *at)
 }
 
 #include "blocks.h"
+
+#endif

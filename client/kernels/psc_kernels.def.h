@@ -56,5 +56,7 @@ void psc_thc_decode_u16(const struct psc_thc_chunk *chunk, uint32_t contributors
 
 /* Name of the variant in use. */
 const char *psc_kernels_variant(void);
-/* Use this one from now on, in every thread; false: there is no such variant, or this CPU cannot run it. */
+/* Whether there is such a variant and this CPU runs it. */
+bool psc_kernels_runs(const char *variant);
+/* Use this one from now on, in every thread; false: psc_kernels_runs says no. */
 bool psc_kernels_choose(const char *variant);

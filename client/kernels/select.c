@@ -34,12 +34,20 @@ const struct psc_kernels_variant *psc_kernels_current(void)
 
 const char *psc_kernels_variant(void) { return psc_kernels_current()->name; }
 
-bool psc_kernels_choose(const char *name)
+static const struct psc_kernels_variant *named(const char *name)
 {
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++)
-        if (strcmp(variants[i]->name, name) == 0 && variants[i]->runs_here()) {
-            atomic_store_explicit(&current, variants[i], memory_order_relaxed);
-            return true;
-        }
-    return false;
+        if (strcmp(variants[i]->name, name) == 0 && variants[i]->runs_here())
+            return variants[i];
+    return NULL;
+}
+
+bool psc_kernels_runs(const char *name) { return named(name) != NULL; }
+
+bool psc_kernels_choose(const char *name)
+{
+    const struct psc_kernels_variant *variant = named(name);
+    if (variant)
+        atomic_store_explicit(&current, variant, memory_order_relaxed);
+    return variant != NULL;
 }
