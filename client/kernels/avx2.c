@@ -15,7 +15,7 @@ static bool runs_here(void) { return __builtin_cpu_supports("avx2") && __builtin
 #define VECTOR_OP    static inline __attribute__((always_inline))
 
 /* MIDDLE and LAST: vectors at once in the passes that follow the first 8 * 8 coordinates. */
-enum { LANES = 8, MIDDLE = 4, LAST = 4, STREAMS = 0 };
+enum { LANES = 8, MIDDLE = 4, LAST = 4 };
 
 typedef __m256 vf;
 typedef __m256i vi;
@@ -88,23 +88,16 @@ VECTOR_OP void store_bytes(uint8_t *at, const vi *v)
 
 /* ---- Tables ---- */
 
-/* FEW: cells 0 .. 31 and indices of 4 bits: two permutations and a choice each. */
-enum { CELLS_FEW, CELLS_ANY };
+enum { FEW = 32 }; /* cells 0 .. g fit two permutations of bytes */
 
 struct tables {
     const struct psc_thc_job *job;
-    vi index[2];           /* by cell, 16 at a time, in both lanes */
+    vi index[2];          /* by cell, 16 at a time, in both lanes */
     vf level[2], step[2]; /* by index, 8 at a time */
 };
 
-VECTOR_OP int cells_of(const struct psc_thc_job *job)
+VECTOR_OP void load_tables(const struct psc_thc_job *job, struct tables *tables)
 {
-    return job->g < 32 && job->wire_bits < 8 ? CELLS_FEW : CELLS_ANY;
-}
-
-VECTOR_OP void load_tables(const struct psc_thc_job *job, int cells, struct tables *tables)
-{
-    (void)cells;
     tables->job = job;
     for (uint32_t i = 0; i < 2; i++) {
         tables->index[i] = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(job->cell_index + 16 * i)));
@@ -119,24 +112,28 @@ VECTOR_OP vi gather_bytes(const uint8_t *table, vi at)
     return _mm256_i32gather_epi32((const int *)table, at, 1) & vi_all(0xff);
 }
 
-VECTOR_OP void look_up(const struct tables *tables, vi cell, int cells, vi *index, vf *level, vf *step)
+/* b where the sign bit of `which` is 1. */
+VECTOR_OP vf vf_choose(vf a, vf b, vi which) { return _mm256_blendv_ps(a, b, vf_of_bits(which)); }
+
+VECTOR_OP void look_up(const struct tables *tables, vi cell, enum cells cells, vi *index, vf *level, vf *step)
 {
     const struct psc_thc_job *job = tables->job;
     if (cells == CELLS_FEW) {
         /* Bytes above the lowest have their top bit set: they become 0. */
-        vi at = cell | vi_all(0x80808000u), from_upper = vi_left(cell, 27);
-        *index = vf_bits(_mm256_blendv_ps(vf_of_bits(_mm256_shuffle_epi8(tables->index[0], at)),
-                                          vf_of_bits(_mm256_shuffle_epi8(tables->index[1], at)),
-                                          vf_of_bits(from_upper)));
-        vf upper = vf_of_bits(vi_left(*index, 28));
-        *level = _mm256_blendv_ps(_mm256_permutevar8x32_ps(tables->level[0], *index),
-                                  _mm256_permutevar8x32_ps(tables->level[1], *index), upper);
-        *step = _mm256_blendv_ps(_mm256_permutevar8x32_ps(tables->step[0], *index),
-                                 _mm256_permutevar8x32_ps(tables->step[1], *index), upper);
+        vi at = cell | vi_all(0x80808000u);
+        *index = vf_bits(vf_choose(vf_of_bits(_mm256_shuffle_epi8(tables->index[0], at)),
+                                   vf_of_bits(_mm256_shuffle_epi8(tables->index[1], at)), vi_left(cell, 27)));
     } else {
         *index = gather_bytes(job->cell_index, cell);
+    }
+    if (cells == CELLS_WIDE) {
         *level = _mm256_i32gather_ps(job->level_f32, *index, 4);
         *step = _mm256_i32gather_ps(job->step_f32, *index, 4);
+    } else {
+        *level = vf_choose(_mm256_permutevar8x32_ps(tables->level[0], *index),
+                           _mm256_permutevar8x32_ps(tables->level[1], *index), vi_left(*index, 28));
+        *step = vf_choose(_mm256_permutevar8x32_ps(tables->step[0], *index),
+                          _mm256_permutevar8x32_ps(tables->step[1], *index), vi_left(*index, 28));
     }
 }
 

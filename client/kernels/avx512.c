@@ -20,7 +20,7 @@ static bool runs_here(void)
 #define VECTOR_OP    static inline __attribute__((always_inline))
 
 /* MIDDLE and LAST: vectors at once in the passes that follow the first 8 * 16 coordinates. */
-enum { LANES = 16, MIDDLE = 1, LAST = 8, STREAMS = 1 };
+enum { LANES = 16, MIDDLE = 1, LAST = 8 };
 
 typedef __m512 vf;
 typedef __m512i vi;
@@ -94,24 +94,18 @@ VECTOR_OP void store_bytes(uint8_t *at, const vi *v)
 
 /* ---- Tables ---- */
 
-/* FEW: cells 0 .. 63 and indices of 4 bits: one permutation each. */
-enum { CELLS_FEW, CELLS_ANY };
+enum { FEW = 64 }; /* cells 0 .. g fit one permutation */
 
 struct tables {
     vi index[4], level_bytes[4], step_bytes[4]; /* by cell, 64 at a time */
     vf level, step;                             /* by index */
 };
 
-VECTOR_OP int cells_of(const struct psc_thc_job *job)
-{
-    return job->g < 64 && job->wire_bits < 8 ? CELLS_FEW : CELLS_ANY;
-}
-
-VECTOR_OP void load_tables(const struct psc_thc_job *job, int cells, struct tables *tables)
+VECTOR_OP void load_tables(const struct psc_thc_job *job, struct tables *tables)
 {
     tables->level = vf_load(job->level_f32);
     tables->step = vf_load(job->step_f32);
-    for (uint32_t i = 0; i < (cells == CELLS_FEW ? 1 : 4); i++) {
+    for (uint32_t i = 0; i < 4; i++) {
         tables->index[i] = vi_load(job->cell_index + 64 * i);
         tables->level_bytes[i] = vi_load(job->cell_level + 64 * i);
         tables->step_bytes[i] = vi_load(job->cell_step + 64 * i);
@@ -126,17 +120,17 @@ VECTOR_OP vi byte_of(const vi table[4], vi at, __mmask64 lanes)
     return _mm512_mask_blend_epi8(_mm512_movepi8_mask(at), low, high);
 }
 
-VECTOR_OP void look_up(const struct tables *tables, vi cell, int cells, vi *index, vf *level, vf *step)
+VECTOR_OP void look_up(const struct tables *tables, vi cell, enum cells cells, vi *index, vf *level, vf *step)
 {
     const __mmask64 lowest = 0x1111111111111111;
-    if (cells == CELLS_FEW) {
-        *index = _mm512_maskz_permutexvar_epi8(lowest, cell, tables->index[0]);
-        *level = _mm512_permutexvar_ps(*index, tables->level);
-        *step = _mm512_permutexvar_ps(*index, tables->step);
-    } else {
-        *index = byte_of(tables->index, cell, lowest);
+    *index = cells == CELLS_FEW ? _mm512_maskz_permutexvar_epi8(lowest, cell, tables->index[0])
+                                : byte_of(tables->index, cell, lowest);
+    if (cells == CELLS_WIDE) {
         *level = vi_to_vf(byte_of(tables->level_bytes, cell, lowest));
         *step = vi_to_vf(byte_of(tables->step_bytes, cell, lowest));
+    } else {
+        *level = _mm512_permutexvar_ps(*index, tables->level);
+        *step = _mm512_permutexvar_ps(*index, tables->step);
     }
 }
 

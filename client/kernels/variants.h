@@ -19,6 +19,9 @@ enum {
 #define PHILOX_M0 0xd2511f53u
 #define PHILOX_M1 0xcd9e8d57u
 
+/* How a vector variant finds the index below a cell and its table value: few or many cells and 4-bit indices, or any. */
+enum cells { CELLS_FEW, CELLS_MANY, CELLS_WIDE };
+
 struct psc_thc_job {
     struct psc_thc_settings settings;
     uint32_t key[ROUNDS][2]; /* of each round */
