@@ -1,11 +1,12 @@
-/* The work on one whole block for vectors of LANES floats, private to this room: this text is compiled once per vector
- * variant, which defines the few operations that differ (vf: floats, vi: 32-bit integers, or 64-bit lanes of which
- * Philox uses the low half). No header may be included from here: what it defines would be compiled for the
- * variant's instruction set too.
+/* The work on one whole block for vectors of LANES floats, private to this room: this text is compiled once
+ * per vector variant, which defines the few operations that differ (vf: floats, vi: 32-bit integers, or
+ * 64-bit lanes of which Philox uses the low half). No header may be included from here: what it defines would
+ * be compiled for the variant's instruction set too.
  *
  * Everything of a block stays in registers and some 10 KiB of first-level cache:
- *   encode: load, scale, flip, rotate -> y -> draw, round -> indices -> pack; with error feedback the indices' table
- *   values go the way of decode: rotate, scale, flip -> values, or subtracted from x -> residual. */
+ *   encode: load, scale, flip, rotate -> y -> draw, round -> indices -> pack; with error feedback the
+ * indices' table values go the way of decode: rotate, scale, flip -> values, or subtracted from x ->
+ * residual. */
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 /* Loops over an array of vectors, which are registers only if no index is left. */
@@ -21,7 +22,8 @@ enum {
 
 /* ---- Random numbers ---- */
 
-/* What of Philox' first rounds is alike in all states of a block: only the first word of the counter differs. */
+/* What of Philox' first rounds is alike in all states of a block: only the first word of the counter differs.
+ */
 struct uniform {
     uint32_t c0_1, c2_1, c2_2; /* to be xored into that word after the round of that number */
 };
@@ -52,8 +54,8 @@ ALWAYS_INLINE struct begun philox_begin(vi q, const struct uniform *uniform)
     return begun;
 }
 
-ALWAYS_INLINE void philox_stream(const struct psc_thc_job *job, const struct uniform *uniform, uint32_t stream,
-                                 struct begun begun, vi words[4])
+ALWAYS_INLINE void philox_stream(const struct psc_thc_job *job, const struct uniform *uniform,
+                                 uint32_t stream, struct begun begun, vi words[4])
 {
     const uint32_t(*key)[2] = job->key;
     const vi m0 = vi_all(PHILOX_M0), m1 = vi_all(PHILOX_M1);
@@ -98,7 +100,8 @@ static void draw_signs(const struct psc_thc_block *block, uint32_t *signs)
     }
 }
 
-/* Words of 16 states in order: with the even states in one vector and the odd ones in the next, merging is one step. */
+/* Words of 16 states in order: with the even states in one vector and the odd ones in the next, merging is
+ * one step. */
 ALWAYS_INLINE void draw_words(const struct psc_thc_job *job, const struct uniform *uniform, uint32_t stream,
                               const struct begun begun[HALVES], vi words[4 * PER_WORD])
 {
@@ -162,8 +165,8 @@ ALWAYS_INLINE vf x_at(const struct psc_thc_input *input, uint32_t c, vf loss_sca
     return x;
 }
 
-ALWAYS_INLINE void coordinates(const struct psc_thc_block *block, const struct psc_thc_input *input, float gain,
-                               bool turn, bool with_residual, float *y)
+ALWAYS_INLINE void coordinates(const struct psc_thc_block *block, const struct psc_thc_input *input,
+                               float gain, bool turn, bool with_residual, float *y)
 {
     const vf gains = vf_all(gain), loss_scale = vf_all(input->loss_scale);
     for (uint32_t v = 0; v < VECTORS; v += AT_ONCE) {
@@ -214,8 +217,8 @@ struct streams {
 
 /* Indices of 128 coordinates. */
 ALWAYS_INLINE void round_group(const struct psc_thc_job *job, const struct streams *streams, uint32_t q,
-                               const struct rounding *r, const float *y, enum cells cells, bool stratified, bool wide_v,
-                               uint8_t *indices)
+                               const struct rounding *r, const float *y, enum cells cells, bool stratified,
+                               bool wide_v, uint8_t *indices)
 {
     struct begun begun[HALVES];
     vi own[4 * PER_WORD], strata[4 * PER_WORD], low[PER_HALF], high[PER_HALF];
@@ -229,7 +232,8 @@ ALWAYS_INLINE void round_group(const struct psc_thc_job *job, const struct strea
     for (uint32_t i = 0; i < 4 * PER_WORD; i++) {
         vi v_low = own[i] & vi_all(0xffff), v_high = vi_right(own[i], 16);
         if (stratified) {
-            /* Both halves of a word at once: (rank + (shared * n >> 16)) mod n, where an unsigned minimum is the mod. */
+            /* Both halves of a word at once: (rank + (shared * n >> 16)) mod n, where an unsigned minimum is
+             * the mod. */
             vi stratum = v16_add(v16_mul_high(strata[i], r->n), r->rank);
             stratum = v16_min(stratum, v16_sub(stratum, r->n));
             v_low = vi_halves(vi_left(stratum, 16), own[i]);
@@ -245,8 +249,8 @@ ALWAYS_INLINE void round_group(const struct psc_thc_job *job, const struct strea
     }
 }
 
-ALWAYS_INLINE void round_block(const struct psc_thc_block *block, uint32_t rank, const float *y, enum cells cells,
-                               bool stratified, bool wide_v, uint8_t *indices)
+ALWAYS_INLINE void round_block(const struct psc_thc_block *block, uint32_t rank, const float *y,
+                               enum cells cells, bool stratified, bool wide_v, uint8_t *indices)
 {
     const struct psc_thc_job *job = block->job;
     const struct streams streams = {
@@ -264,7 +268,8 @@ ALWAYS_INLINE void round_block(const struct psc_thc_block *block, uint32_t rank,
     };
     load_tables(job, &r.tables);
     for (uint32_t c = 0; c < BLOCK; c += GROUP)
-        round_group(job, &streams, 16 * ((block->first + c) / GROUP), &r, y + c, cells, stratified, wide_v, indices + c);
+        round_group(job, &streams, 16 * ((block->first + c) / GROUP), &r, y + c, cells, stratified, wide_v,
+                    indices + c);
 }
 
 /* The largest n for which v + 1/2 is exact. */
@@ -302,7 +307,8 @@ static void pack(const struct psc_thc_job *job, const uint8_t *indices, uint8_t 
             if (job->wire_bits == 4)
                 bytes |= vi_left(vi_load(at + 64), 4); /* indices below 16: no bit reaches the next byte */
             if (job->wire_bits == 2)
-                bytes |= vi_left(vi_load(at + 64), 2) | vi_left(vi_load(at + 128), 4) | vi_left(vi_load(at + 192), 6);
+                bytes |= vi_left(vi_load(at + 64), 2) | vi_left(vi_load(at + 128), 4) |
+                         vi_left(vi_load(at + 192), 6);
             vi_store(packed, bytes);
         }
 }
@@ -351,7 +357,8 @@ ALWAYS_INLINE void finish_block(const struct way_out *way, enum finish finish, f
     }
 }
 
-/* From u8 sums. Every intermediate is an integer below 2^24: the first levels are exact in whatever arithmetic. */
+/* From u8 sums. Every intermediate is an integer below 2^24: the first levels are exact in whatever
+ * arithmetic. */
 ALWAYS_INLINE void back_u8(const struct way_out *way, enum finish finish, const uint8_t *sums, float bias)
 {
     float y[BLOCK] __attribute__((aligned(64)));
@@ -386,8 +393,8 @@ ALWAYS_INLINE void back_u16(const struct way_out *way, enum finish finish, const
 }
 
 /* Without rotation there is nothing to keep: one pass. */
-ALWAYS_INLINE void straight(const struct way_out *way, enum finish finish, const uint8_t *u8, const uint16_t *u16,
-                            float bias)
+ALWAYS_INLINE void straight(const struct way_out *way, enum finish finish, const uint8_t *u8,
+                            const uint16_t *u16, float bias)
 {
     for (uint32_t v = 0; v < VECTORS; v++) {
         vf s = u8 ? u8_load(u8 + v * LANES) : u16_load(u16 + v * LANES);
@@ -395,7 +402,10 @@ ALWAYS_INLINE void straight(const struct way_out *way, enum finish finish, const
     }
 }
 
-static bool may_stream(const float *out) { return (uintptr_t)out % (LANES * sizeof(float)) == 0; }
+static bool may_stream(const float *out)
+{
+    return (uintptr_t)out % (LANES * sizeof(float)) == 0;
+}
 
 static void make_residual(const struct psc_thc_block *block, const struct psc_thc_input *input,
                           const struct psc_thc_encoding *encoding, const uint8_t *indices)
@@ -430,8 +440,8 @@ static void encode(const struct psc_thc_block *block, const struct psc_thc_input
         make_residual(block, input, encoding, indices);
 }
 
-static void decode_u8(const struct psc_thc_block *block, const uint8_t *sums, float bias, float coef, bool stream,
-                      float *values)
+static void decode_u8(const struct psc_thc_block *block, const uint8_t *sums, float bias, float coef,
+                      bool stream, float *values)
 {
     const struct way_out way = {block->signs, coef, values, NULL};
     if (!block->job->settings.rotate)
@@ -442,8 +452,8 @@ static void decode_u8(const struct psc_thc_block *block, const uint8_t *sums, fl
         back_u8(&way, VALUES, sums, bias);
 }
 
-static void decode_u16(const struct psc_thc_block *block, const uint16_t *sums, float bias, float coef, bool stream,
-                       float *values)
+static void decode_u16(const struct psc_thc_block *block, const uint16_t *sums, float bias, float coef,
+                       bool stream, float *values)
 {
     const struct way_out way = {block->signs, coef, values, NULL};
     if (!block->job->settings.rotate)
