@@ -56,6 +56,8 @@ void psc_thc_decode_u8(const struct psc_thc_chunk *chunk, uint32_t contributors,
 void psc_thc_decode_u16(const struct psc_thc_chunk *chunk, uint32_t contributors, const uint16_t *sums,
                         uint64_t elems, const float *scales, float *values);
 
+/* The compiler that made them, for measurements. */
+const char *psc_kernels_compiler(void);
 /* Name of the variant in use. */
 const char *psc_kernels_variant(void);
 /* Whether there is such a variant and this CPU runs it. */

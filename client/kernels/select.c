@@ -44,6 +44,11 @@ static const struct psc_kernels_variant *named(const char *name)
     return NULL;
 }
 
+const char *psc_kernels_compiler(void)
+{
+    return __VERSION__;
+}
+
 bool psc_kernels_runs(const char *name)
 {
     return named(name) != NULL;
