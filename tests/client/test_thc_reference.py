@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 
-import numpy as np
 import pytest
 import torch
 
 from pascaline.codec.thc import NAMES, Params, philox, reference, setting, table
-from tests.client.thc_rack import decoded_alone, exchange, nmse, normal
+
+from .thc_rack import decoded_alone, exchange, nmse, normal
 
 SETTINGS = [(name, None) for name in NAMES] + [("thc", bits) for bits in (2, 3, 8)] + [("thc-uniform", 8)]
 IDS = [f"{name}-{bits or ''}" for name, bits in SETTINGS]

@@ -1,9 +1,9 @@
 """The codec thc in Triton, for CUDA tensors: the same three functions as `reference`, and the same bits.
 
 Not verified on a GPU: run by Triton's interpreter and compiled for sm_80 and sm_90, no more, in tests/client. Every
-launch asks for no FMA contraction, and division and square root for IEEE rounding. One program is one block.
-The random draws follow their layout in docs/thc.md: a vector of 16 states makes 128 coordinates, so nothing is drawn
-that is not used.
+launch asks for no FMA contraction, and division and square root for IEEE rounding. One program is one block. The random
+draws follow their layout in docs/thc.md: a vector of 16 states makes 128 coordinates, so nothing is drawn that is not
+used. Tensors are contiguous and lie on the current device.
 """
 
 from __future__ import annotations
@@ -30,15 +30,14 @@ def norms(params: Params, grad: Tensor, residual: Tensor | None = None, loss_sca
     """As `reference.norms`."""
     blocks = params.blocks(grad.numel())
     out = torch.empty(blocks, dtype=torch.float32, device=grad.device)
-    fed_back = residual is not None
     _norms[(-(-blocks // _NORM_ROWS),)](
         grad,
         residual if residual is not None else grad,
         out,
         grad.numel(),
-        loss_scale,
+        float(loss_scale),
         SQUARES=params.norm == "l2",
-        FEEDBACK=fed_back,
+        FEEDBACK=residual is not None,
         MIN_NORM=MIN_NORM,
         ROWS=_NORM_ROWS,
         BLOCK=BLOCK,
@@ -82,7 +81,7 @@ def encode(
             chunk,
             key_low,
             key_high,
-            loss_scale,
+            float(loss_scale),
             1 / loss_scale,
             kappa,
             _divisor(params, kappa, size),
@@ -172,7 +171,7 @@ def _tables(params: Params, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 @triton.jit
-def _philox(q, chunk, sequence, stream, key_low, key_high):  # type: ignore[no-untyped-def]
+def _philox(q, chunk, sequence, stream, key_low, key_high):
     """Four words for each q, uint32; docs/thc.md, "Random numbers"."""
     c0 = q.to(tl.uint32)
     c1 = tl.zeros_like(c0) + chunk.to(tl.uint32)
@@ -197,7 +196,7 @@ def _philox(q, chunk, sequence, stream, key_low, key_high):  # type: ignore[no-u
 
 
 @triton.jit
-def _signs(first, chunk, sequence, key_low, key_high, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+def _signs(first, chunk, sequence, key_low, key_high, SIZE: tl.constexpr):
     """1 where a coordinate is negated, uint32 (SIZE,); one state for 128 coordinates."""
     GROUPS: tl.constexpr = (SIZE + 127) // 128
     q = first // 128 + tl.arange(0, GROUPS)
@@ -211,7 +210,7 @@ def _signs(first, chunk, sequence, key_low, key_high, SIZE: tl.constexpr):  # ty
 
 
 @triton.jit
-def _halves(first, chunk, sequence, stream, key_low, key_high, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+def _halves(first, chunk, sequence, stream, key_low, key_high, SIZE: tl.constexpr):
     """16 random bits for each coordinate, uint32 (SIZE,); 16 states for 128 coordinates."""
     GROUPS: tl.constexpr = (SIZE + 127) // 128
     q = 16 * (first // 128 + tl.arange(0, GROUPS)[:, None]) + tl.arange(0, 16)[None, :]
@@ -225,19 +224,19 @@ def _halves(first, chunk, sequence, stream, key_low, key_high, SIZE: tl.constexp
 
 
 @triton.jit
-def _flipped(y, sign):  # type: ignore[no-untyped-def]
+def _flipped(y, sign):
     return (y.to(tl.uint32, bitcast=True) ^ (sign << 31)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def _butterfly(y, H: tl.constexpr, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+def _butterfly(y, H: tl.constexpr, SIZE: tl.constexpr):
     pairs = tl.permute(tl.reshape(y, (SIZE // (2 * H), 2, H)), (0, 2, 1))
     low, high = tl.split(pairs)
     return tl.reshape(tl.permute(tl.join(low + high, low - high), (0, 2, 1)), (SIZE,))
 
 
 @triton.jit
-def _rotated(y, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+def _rotated(y, SIZE: tl.constexpr):
     """Times the Hadamard matrix, h ascending."""
     y = _butterfly(y, 1, SIZE)
     y = _butterfly(y, 2, SIZE)
@@ -257,7 +256,7 @@ def _rotated(y, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _input(grad, residual, at, live, loss_scale, FEEDBACK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _input(grad, residual, at, live, loss_scale, FEEDBACK: tl.constexpr):
     x = tl.load(grad + at, mask=live, other=0.0)
     if FEEDBACK:
         x = x + tl.load(residual + at, mask=live, other=0.0) * loss_scale
@@ -265,20 +264,28 @@ def _input(grad, residual, at, live, loss_scale, FEEDBACK: tl.constexpr):  # typ
 
 
 @triton.jit
-def _power(e):  # type: ignore[no-untyped-def]
+def _power(e):
     """2^e for e in -126 .. 127."""
     return ((e + 127) << 23).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def _fold(partial, W: tl.constexpr, ROWS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _fold(partial, W: tl.constexpr, ROWS: tl.constexpr):
     low, high = tl.split(tl.permute(tl.reshape(partial, (ROWS, 2, W)), (0, 2, 1)))
     return low + high
 
 
 @triton.jit
-def _squares(  # type: ignore[no-untyped-def]
-    grad, residual, begin, elems, loss_scale, e, FEEDBACK: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
+def _squares(
+    grad,
+    residual,
+    begin,
+    elems,
+    loss_scale,
+    e,
+    FEEDBACK: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     """The sum of squares of each row times 2^-e, (ROWS,), in the order of docs/thc.md; begin, e: (ROWS, 1)."""
     first = tl.minimum(tl.maximum(-e, -126), 127)
@@ -298,7 +305,7 @@ def _squares(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=_EACH_CALL)
-def _norms(  # type: ignore[no-untyped-def]
+def _norms(
     grad,
     residual,
     out,
@@ -310,7 +317,7 @@ def _norms(  # type: ignore[no-untyped-def]
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """ROWS blocks' norms. A last block's padding to BLOCK adds +0 to sums of squares: the same bits as at its own size."""
+    """ROWS blocks' norms. Padding a last block to BLOCK adds +0 to its sums, which leaves their bits."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     begin = row.to(tl.int64) * BLOCK
     largest = tl.zeros((ROWS, 64), tl.int32)
@@ -337,7 +344,7 @@ def _norms(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=_EACH_CALL)
-def _encode(  # type: ignore[no-untyped-def]
+def _encode(
     grad,
     residual,
     residual_out,
@@ -426,7 +433,7 @@ def _encode(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=_EACH_CALL)
-def _decode(  # type: ignore[no-untyped-def]
+def _decode(
     sums,
     scales,
     values,
