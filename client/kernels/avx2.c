@@ -263,10 +263,28 @@ VECTOR_OP vf u8_lane_levels(const struct u8_lanes *lanes, const uint8_t *at)
 /* ---- Norms: the AVX-512 variant's too, because from memory that loads 32 bytes at a time is the faster one
  * ---- */
 
+/* Hardware prefetchers stop at the end of a page, so each block would begin with waiting for memory: the
+ * first lines of the page that begins 2 to 6 KiB on are asked for, from 14 to 9.5 ms for 256 MiB. More lines
+ * are slower again. */
+ALWAYS_INLINE void fetch_next_page(const float *at)
+{
+    const char *page = (const char *)(((uintptr_t)at + 4096 + 2048) & ~(uintptr_t)4095);
+    __builtin_prefetch(page);
+    __builtin_prefetch(page + 64);
+}
+
+ALWAYS_INLINE void fetch_next_pages(const struct psc_thc_input *input)
+{
+    fetch_next_page(input->grad);
+    if (input->residual)
+        fetch_next_page(input->residual);
+}
+
 ALWAYS_INLINE float squares(const struct psc_thc_input *input, bool with_residual)
 {
     const vf loss_scale = vf_all(input->loss_scale);
     vf sums[PER_HALF] = {0};
+    fetch_next_pages(input);
     for (uint32_t c = 0; c < BLOCK; c += PARTIAL_SUMS)
         for (uint32_t j = 0; j < PER_HALF; j++) {
             vf x = x_at(input, c + j * LANES, loss_scale, with_residual);
@@ -292,6 +310,7 @@ uint32_t psc_largest_avx2(const struct psc_thc_input *input, uint32_t count)
     (void)count;
     const vf loss_scale = vf_all(input->loss_scale);
     vi most[2] = {0};
+    fetch_next_pages(input);
     for (uint32_t v = 0; v < VECTORS; v++) {
         vi bits = vf_bits(x_at(input, v * LANES, loss_scale, input->residual != NULL)) & vi_all(0x7fffffff);
         most[v % 2] = _mm256_max_epu32(most[v % 2], bits);

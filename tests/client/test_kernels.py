@@ -232,6 +232,17 @@ def test_a_norm_that_overflows(variant):
     check(params, one, 0, 0)
 
 
+@pytest.mark.parametrize("name", ["thc", "max-norm"])
+@pytest.mark.parametrize("exponent", [-99, -100, -50, 64])
+def test_norms_where_they_become_0_or_need_care(variant, name, exponent):
+    for value in (2.0**exponent, np.nextafter(np.float32(2.0**exponent), np.float32(0))):
+        grad = np.zeros(1024, np.float32)
+        grad[300] = value
+        wanted = reference.norms(SETTINGS[name], torch.from_numpy(grad))
+        assert same(kernels.norms(SETTINGS[name], grad), wanted)
+        assert bool(wanted[0] == 0) == (float(value) < 2.0**-100)
+
+
 @pytest.mark.parametrize("params", [SETTINGS["thc"], SETTINGS["max-norm"]], ids=["l2", "max"])
 @pytest.mark.parametrize("blocks", [1, 63, 64, 65, 1000])
 def test_tensor_norm(params, blocks):
