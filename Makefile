@@ -17,6 +17,8 @@ FAULT_DIR := $(BUILD)/dpdk_c-$(FAULT)
 SANITIZE_DIR := $(BUILD)/dpdk_c-sanitize
 THREADS_DIR := $(BUILD)/dpdk_c-tsan
 FUZZ_DIR := $(BUILD)/dpdk_c-fuzz
+KERNELS := client/kernels
+STRICT := -std=c11 -ffp-contract=off -Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Werror
 SECONDS := 60
 # Another number is another fuzzing run, and the same number the same one, as far as the time goes; 0: a new one.
 FUZZ_SEED ?= 0
@@ -33,7 +35,7 @@ FIGURES := $(BIN)/python -m tests.summary
 SEEDS ?= 10000
 
 # What an installed distribution is made from, beyond the Python files that it is linked to.
-INSTALL_INPUTS := $(wildcard $(DISTRIBUTIONS:=/pyproject.toml) appliance/*.py appliance/src/*/*build*.py dpdk_c/*/*.h)
+INSTALL_INPUTS := $(wildcard $(DISTRIBUTIONS:=/pyproject.toml) appliance/*.py client/*.py client/kernels/*.[ch] appliance/src/*/*build*.py dpdk_c/*/*.h)
 
 .PHONY: help
 help: ## List the targets
@@ -147,13 +149,16 @@ numerics: build ## Accuracy of the codecs: docs/numerics.*, build/numerics/summa
 	@$(BIN)/python -m tests.numerics
 
 .PHONY: sanitize
-sanitize: build sanitize-threads ## C unit, protocol and malformed tests and simulated racks under AddressSanitizer and UndefinedBehaviorSanitizer; threads too
+sanitize: build sanitize-threads ## C unit, protocol and malformed tests, kernels and simulated racks under AddressSanitizer and UndefinedBehaviorSanitizer; threads too
 	@[ -f $(SANITIZE_DIR)/build.ninja ] || meson setup $(SANITIZE_DIR) dpdk_c \
 	    -Ddpdk=disabled -Db_sanitize=address,undefined -Db_lundef=false
 	ninja -C $(SANITIZE_DIR)
 	export ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 	$(MESON_TEST) -C $(SANITIZE_DIR)
 	LD_PRELOAD=$$(gcc -print-file-name=libasan.so) PSC_CORE_TEST_LIB=$(SANITIZE_DIR)/libpsc_core_test.so $(PYTEST) tests/protocol tests/malformed
+	gcc $(STRICT) -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -I$(KERNELS) -o $(SANITIZE_DIR)/test_exact \
+	    $(KERNELS)/*.c $(KERNELS)/tests/test_exact.c -lm
+	$(SANITIZE_DIR)/test_exact
 	PSC_SIM=$(SANITIZE_DIR)/sim/psc_sim $(BIN)/python -m tests.sim --seeds 500 --no-summary
 
 .PHONY: lint
@@ -161,13 +166,21 @@ lint: build ## ruff, mypy and clang-format: nothing is changed
 	@$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(DISTRIBUTIONS:=/src)
-	find dpdk_c tests -name '*.[ch]' -print0 | xargs -0 clang-format --dry-run -Werror
+	find dpdk_c tests $(KERNELS) -name '*.[ch]' -print0 | xargs -0 clang-format --dry-run -Werror
+	gcc $(STRICT) -O1 -fsyntax-only -I$(KERNELS) $(KERNELS)/*.c $(KERNELS)/tests/*.c
 
 .PHONY: format
 format: setup ## Format C and Python
 	@$(BIN)/ruff check --fix --quiet . || true
 	$(BIN)/ruff format .
-	find dpdk_c tests -name '*.[ch]' -print0 | xargs -0 clang-format -i
+	find dpdk_c tests $(KERNELS) -name '*.[ch]' -print0 | xargs -0 clang-format -i
+
+# ---- Measurements ----
+
+# PASCALINE_KERNELS=avx2 measures another variant than this CPU's best.
+.PHONY: bench-codecs
+bench-codecs: build ## thc's C kernels against one memcpy of 256 MiB, one thread; figures in build/bench/codecs.json
+	@$(BIN)/python -m tests.bench.codecs --out $(BUILD)/bench/codecs.json
 
 # ---- The demonstration ----
 
