@@ -10,9 +10,15 @@ static size_t aligned(size_t bytes)
     return (bytes + ALIGNMENT_BYTES - 1) & ~(size_t)(ALIGNMENT_BYTES - 1);
 }
 
+/* Of a contribution whose op does not expand; others have fewer. */
 static size_t packets_per_slot(const struct psc_pool_shape *shape)
 {
     return shape->chunk_bytes / shape->packet_bytes;
+}
+
+static uint32_t packets_of(const struct psc_pool *pool, uint32_t bytes)
+{
+    return (bytes + pool->shape.packet_bytes - 1) / pool->shape.packet_bytes;
 }
 
 size_t psc_pool_memory_bytes(const struct psc_pool_shape *shape)
@@ -40,6 +46,11 @@ void psc_pool_init(struct psc_pool *pool, const struct psc_pool_shape *shape, vo
 bool psc_pool_op_exists(uint32_t op)
 {
     return op < PSC_OP_COUNT && psc_op_rows()[op].combine != NULL;
+}
+
+uint32_t psc_pool_contribution_max(const struct psc_pool *pool, enum psc_op op)
+{
+    return pool->shape.chunk_bytes / psc_op_form(op)->expansion;
 }
 
 uint32_t psc_pool_slot_index(const struct psc_pool *pool, uint32_t round)
@@ -98,15 +109,16 @@ bool psc_pool_begin(struct psc_pool *pool, uint32_t rank, enum psc_op op, uint32
         slot->contributors |= rank_bit;
         return false;
     }
-    uint32_t packets = (length_bytes + pool->shape.packet_bytes - 1) / pool->shape.packet_bytes;
-    memset(slot->arrived, 0, packets);
+    uint32_t result_bytes = length_bytes * psc_op_form(op)->expansion;
+    memset(slot->arrived, 0, packets_of(pool, length_bytes));
     *slot = (struct psc_slot){.accumulator = slot->accumulator,
                               .arrived = slot->arrived,
                               .contributors = rank_bit,
                               .round = round,
                               .op = op,
                               .length_bytes = length_bytes,
-                              .packets = packets,
+                              .result_bytes = result_bytes,
+                              .packets = packets_of(pool, result_bytes),
                               .used = true};
     return true;
 }
@@ -117,25 +129,31 @@ static struct psc_slot *current_slot(const struct psc_pool *pool, uint32_t rank)
     return &pool->slots[psc_pool_slot_index(pool, pool->ledger[rank].begun_rounds - 1)];
 }
 
+/* The op's own, NULL for an op that has none. */
+static const uint8_t *table_of(const struct psc_pool *pool, enum psc_op op)
+{
+    return psc_op_form(op)->table_entries > 0 ? pool->shape.tables[op] : NULL;
+}
+
 void psc_pool_add(struct psc_pool *pool, uint32_t rank, uint32_t offset_bytes, const void *payload,
                   uint32_t payload_bytes)
 {
     struct psc_slot *slot = current_slot(pool, rank);
-    const struct psc_op_row *op = &psc_op_rows()[slot->op];
+    const struct psc_op_row *row = &psc_op_rows()[slot->op];
+    const struct psc_op_form *form = psc_op_form(slot->op);
     uint32_t packet = offset_bytes / pool->shape.packet_bytes;
-    uint8_t *accumulator = slot->accumulator + offset_bytes;
-    uint32_t elems = payload_bytes / op->elem_bytes;
+    uint8_t *accumulator = slot->accumulator + (size_t)offset_bytes * form->expansion;
+    uint32_t units = payload_bytes / form->unit_bytes;
 
     /* All ranks cut a message alike (one MTU, one length), so a packet is the first of its range or it is
      * not: the slot needs no clearing. */
-    if (slot->arrived[packet] == 0)
-        op->first(accumulator, payload, elems);
-    else
-        op->combine(accumulator, payload, elems);
-    slot->arrived[packet]++;
+    psc_combine_fn *add = slot->arrived[packet] == 0 ? row->first : row->combine;
+    add(accumulator, payload, units, table_of(pool, slot->op));
     /* Each rank's packets come in order, so the packet that has all ranks is the next one to be summed. */
-    if (slot->arrived[packet] == pool->shape.world_size)
-        slot->summed_packets = packet + 1;
+    if (++slot->arrived[packet] == pool->shape.world_size)
+        slot->summed_packets = offset_bytes + payload_bytes == slot->length_bytes
+                                   ? slot->packets
+                                   : (packet + 1) * form->expansion;
 }
 
 bool psc_pool_immediate_ok(const struct psc_pool *pool, uint32_t round, uint32_t imm,
@@ -163,7 +181,7 @@ const uint8_t *psc_slot_payload(const struct psc_pool *pool, const struct psc_sl
                                 uint32_t *bytes)
 {
     uint32_t offset_bytes = packet * pool->shape.packet_bytes;
-    uint32_t rest_bytes = slot->length_bytes - offset_bytes;
+    uint32_t rest_bytes = slot->result_bytes - offset_bytes;
 
     *bytes = rest_bytes < pool->shape.packet_bytes ? rest_bytes : pool->shape.packet_bytes;
     return slot->accumulator + offset_bytes;

@@ -25,22 +25,28 @@ struct psc_pool_shape {
     uint32_t window;       /* W, a power of two; 2W slots */
     uint32_t chunk_bytes;  /* accumulator of a slot, multiple of packet_bytes */
     uint32_t packet_bytes; /* value range that is complete or not: one full packet of the path MTU */
+    const uint8_t (*tables)[PSC_MAX_TABLE]; /* the job's, by enum psc_op; NULL: no op of it has one */
 };
 
 /* One accumulator and the round that it holds. Contents stay until all ranks have acknowledged the result.
+ *
+ * A result is as long as the contribution times the op's expansion. Its packets are full ones all the same:
+ * contribution packet p makes the expansion's number of them, from p * expansion on; the contribution's last,
+ * shorter one makes what is left.
  *
  * Cut-through and rule 4: what is summed may leave. The packet with the immediate is the last, and it is
  * summed only when the last packet of all N contributions is, that is, when all are whole; their immediates
  * were compared before. */
 struct psc_slot {
     uint8_t *accumulator;
-    uint8_t *arrived;      /* per packet: number of ranks whose contribution is in the accumulator */
+    uint8_t *arrived;      /* per packet of a contribution: number of ranks that are in the accumulator */
     uint64_t contributors; /* bit per rank that has begun. A complete round has all of them today; a partial
                               result would say here whose it is */
     uint32_t round;
     enum psc_op op;
     uint32_t length_bytes; /* op and length: as the round's first contributor said */
-    uint32_t packets;
+    uint32_t result_bytes;
+    uint32_t packets;        /* of the result, as the next one */
     uint32_t summed_packets; /* leading packets that all ranks have contributed: these may leave */
     uint32_t whole_ranks;    /* ranks whose contribution is whole */
     uint32_t imm;            /* of the first whole contribution; the others must agree */
@@ -66,6 +72,8 @@ void psc_pool_init(struct psc_pool *pool, const struct psc_pool_shape *shape, vo
 
 /* An op that writes to a slot. */
 bool psc_pool_op_exists(uint32_t op);
+/* The longest contribution whose result has room in a slot. */
+uint32_t psc_pool_contribution_max(const struct psc_pool *pool, enum psc_op op);
 uint32_t psc_pool_slot_index(const struct psc_pool *pool, uint32_t round);
 /* The slot that holds this round, or NULL if nobody has begun it. */
 struct psc_slot *psc_pool_find(const struct psc_pool *pool, uint32_t round);
@@ -82,8 +90,8 @@ bool psc_pool_begin(struct psc_pool *pool, uint32_t rank, enum psc_op op, uint32
 
 /* ---- The contribution in progress: the rank's last begun round. ---- */
 
-/* Adds one packet's payload at `offset_bytes`, a multiple of packet_bytes. Called once per rank and packet,
- * in order. */
+/* Adds one packet's payload, whole units of it, at `offset_bytes` of the contribution, a multiple of
+ * packet_bytes. Called once per rank and packet, in order. */
 void psc_pool_add(struct psc_pool *pool, uint32_t rank, uint32_t offset_bytes, const void *payload,
                   uint32_t payload_bytes);
 /* Rule 4: the immediate is that of the contributions to this round that are already whole. */

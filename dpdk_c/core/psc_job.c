@@ -13,6 +13,17 @@ static bool pool_spec_ok(const struct psc_pool_spec *pool, uint32_t mtu)
            pool->chunk_bytes <= PSC_MAX_CHUNK_BYTES && pool->chunk_bytes % mtu == 0;
 }
 
+/* The op exists; its table, if it has one, is sane, and no sum of all ranks overflows. */
+static bool op_ok(const struct psc_job_spec *spec, uint32_t op)
+{
+    if (!psc_pool_op_exists(op))
+        return false;
+    const struct psc_op_form *form = psc_op_form(op);
+    return form->table_entries == 0 ||
+           (psc_table_ok(form, spec->tables[op]) &&
+            psc_table_sum(form, spec->tables[op], spec->world_size) <= form->sum_max);
+}
+
 static bool spec_ok(const struct psc_job_spec *spec)
 {
     if (spec->world_size < 1 || spec->world_size > PSC_MAX_RANKS || spec->op_count < 1 ||
@@ -20,7 +31,7 @@ static bool spec_ok(const struct psc_job_spec *spec)
         !power_of_two(spec->mtu) || spec->mtu < 256 || spec->mtu > 4096)
         return false;
     for (uint32_t i = 0; i < spec->op_count; i++)
-        if (!psc_pool_op_exists(spec->ops[i]))
+        if (!op_ok(spec, spec->ops[i]))
             return false;
     for (uint32_t i = 0; i < spec->pool_count; i++)
         if (!pool_spec_ok(&spec->pools[i], spec->mtu))
@@ -52,11 +63,16 @@ static void *carve(struct carver *carver, size_t bytes)
  *   rank had begun complete-1 with complete-1-W acknowledged, which `received` is not below: W again. A rank
  *   that begins without having probed is given them just before it begins, and the two above go on to hold.
  * - One probe: ours is posted once per connection, before any result; all that acknowledges a result
- *   acknowledges it too. */
+ *   acknowledges it too.
+ * Messages are counted whole, so none of this depends on how much longer than a contribution a result is. Nor
+ * does the number of their packets: chunk_bytes bounds results. */
 static uint32_t ring_messages(const struct psc_pool_spec *spec)
 {
     return spec->window + 1;
 }
+
+/* What is posted and not acknowledged spans less than half of the PSNs, so that they compare. */
+_Static_assert(PSC_MAX_WINDOW *(PSC_MAX_CHUNK_BYTES / 256) + 1 < 1 << 23, "packets of a full ring");
 
 static void init_pool(struct psc_job *job, uint32_t index, const struct psc_pool_shape *shape,
                       void *pool_memory, uint32_t *packet_crcs)
@@ -80,7 +96,8 @@ static void lay_out(struct carver *carver, struct psc_job *job, const struct psc
         const struct psc_pool_shape shape = {.world_size = spec->world_size,
                                              .window = pool->window,
                                              .chunk_bytes = pool->chunk_bytes,
-                                             .packet_bytes = spec->mtu};
+                                             .packet_bytes = spec->mtu,
+                                             .tables = job ? job->spec.tables : NULL};
         size_t slots = 2 * (size_t)pool->window;
         void *qps = carve(carver, spec->world_size * sizeof(struct psc_qp));
         void *rings = carve(carver, spec->world_size * ring_messages(pool) * sizeof(struct psc_message));

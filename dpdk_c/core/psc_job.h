@@ -47,7 +47,7 @@ struct psc_result {
     struct psc_hold hold;
     uint64_t begun_ns;    /* when its round's first contribution began */
     uint64_t told_ns;     /* when a WAITING event was last made of it, or of an earlier round of the slot */
-    uint32_t *packet_crc; /* per full packet: CRC register of the payload alone, seeded with 0 */
+    uint32_t *packet_crc; /* per full packet of it: CRC register of the payload alone, seeded with 0 */
 };
 
 /* A pool on its lane: N ordered streams in, one summed stream out. */

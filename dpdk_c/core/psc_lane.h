@@ -80,7 +80,7 @@ uint32_t psc_lane_poll(struct psc_lane *lane, const struct psc_frame *frames, ui
 struct psc_pool_spec {
     uint32_t pool_class; /* enum psc_pool_class: whose it is; the lane treats all alike */
     uint32_t window; /* W, a power of two: slot = round mod 2W then survives the wrap of the 32-bit round */
-    uint32_t chunk_bytes; /* slot size, multiple of the MTU */
+    uint32_t chunk_bytes; /* slot size, multiple of the MTU: bounds results */
 };
 
 struct psc_job_spec {
@@ -88,6 +88,7 @@ struct psc_job_spec {
     uint32_t mtu;              /* path MTU in bytes, 256..4096 */
     uint32_t ops[PSC_MAX_OPS]; /* enum psc_op of op window k+1 */
     uint32_t op_count;
+    uint8_t tables[PSC_OP_COUNT][PSC_MAX_TABLE]; /* by enum psc_op: of those of `ops` that have one */
     struct psc_pool_spec pools[PSC_MAX_POOLS];
     uint32_t pool_count;
     struct psc_job_stats *stats; /* its row, or NULL */

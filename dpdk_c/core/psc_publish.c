@@ -148,7 +148,7 @@ static struct piece result_piece(struct psc_job_pool *pool, const struct psc_qp 
     struct piece piece = {.payload_crc = result->packet_crc[packet],
                           .hold = &result->hold,
                           .va = qp->spec.result_va + place * shape->chunk_bytes,
-                          .dma_len = slot->length_bytes,
+                          .dma_len = slot->result_bytes,
                           .imm = slot->imm};
 
     piece.payload = psc_slot_payload(&pool->pool, slot, packet, &piece.payload_bytes);

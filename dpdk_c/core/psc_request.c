@@ -57,22 +57,25 @@ static bool round_ok(const struct psc_qp *qp, const struct psc_packet *packet, c
     return true;
 }
 
-/* A contribution is made of 4-byte elements, and its immediate is its identity: one that ends without cannot
+/* A contribution is made of its op's units, and its immediate is its identity: one that ends without cannot
  * be matched to the others'. */
-static bool form_ok(const struct psc_packet *packet, struct psc_refusal *refusal)
+static bool form_ok(const struct psc_packet *packet, const struct target *target, struct psc_refusal *refusal)
 {
     uint16_t flags = packet->row->flags;
+    uint32_t unit_bytes = psc_op_form(target->op)->unit_bytes;
 
     if ((flags & PSC_OPF_LAST) && !(flags & PSC_OPF_IMM))
         return psc_refuse(refusal, PSC_FAULT_INVALID_REQUEST, PSC_RC_WRITE_LAST_IMM, packet->opcode);
-    if ((flags & PSC_OPF_FIRST) && (packet->dma_len == 0 || packet->dma_len % 4 != 0))
-        return psc_refuse(refusal, PSC_FAULT_INVALID_REQUEST, 4, packet->dma_len);
+    if ((flags & PSC_OPF_FIRST) && (packet->dma_len == 0 || packet->dma_len % unit_bytes != 0))
+        return psc_refuse(refusal, PSC_FAULT_INVALID_REQUEST, unit_bytes, packet->dma_len);
     return true;
 }
 
-/* Rule 2, at FIRST and ONLY, for the whole message: the rkey, and an address that names the beginning of a
- * slot (contract/psc_wire.h) or the probe, which is one MTU long and has no rounds. */
-static bool access_ok(const struct psc_qp *qp, const struct psc_packet *packet, struct psc_refusal *refusal)
+/* Rule 2, at FIRST and ONLY, for the whole message: the rkey, an address that names the beginning of a slot
+ * (contract/psc_wire.h) or the probe, which is one MTU long and has no rounds; and a slot with room for the
+ * result. */
+static bool access_ok(const struct psc_qp *qp, const struct psc_packet *packet, const struct target *target,
+                      struct psc_refusal *refusal)
 {
     if (!(packet->row->flags & PSC_OPF_FIRST))
         return true;
@@ -87,7 +90,8 @@ static bool access_ok(const struct psc_qp *qp, const struct psc_packet *packet, 
         return psc_refuse(refusal, PSC_FAULT_REMOTE_ACCESS, 0, psc_va_round(offset));
     if (psc_va_byte(offset) != 0)
         return psc_refuse(refusal, PSC_FAULT_REMOTE_ACCESS, 0, psc_va_byte(offset));
-    uint32_t range_bytes = window == 0 ? qp->responder.mtu_bytes : qp->pool->pool.shape.chunk_bytes;
+    uint32_t range_bytes =
+        window == 0 ? qp->responder.mtu_bytes : psc_pool_contribution_max(&qp->pool->pool, target->op);
     if (packet->dma_len > range_bytes)
         return psc_refuse(refusal, PSC_FAULT_REMOTE_ACCESS, range_bytes, packet->dma_len);
     return true;
@@ -117,9 +121,9 @@ static bool request_ok(const struct psc_qp *qp, const struct psc_packet *packet,
     return psc_responder_sequence_ok(responder, packet, refusal) &&
            psc_responder_operation_ok(packet, refusal) &&
            round_ok(qp, packet, target, refusal) &&
-           form_ok(packet, refusal) &&
+           form_ok(packet, target, refusal) &&
            psc_responder_lengths_ok(responder, packet, refusal) &&
-           access_ok(qp, packet, refusal) &&
+           access_ok(qp, packet, target, refusal) &&
            immediate_ok(qp, packet, target, refusal);
     /* clang-format on */
 }

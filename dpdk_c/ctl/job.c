@@ -101,6 +101,7 @@ static struct psc_job *make_job(const struct psc_ctl_job *spec, struct psc_ctl_e
                                .tag = entry->number};
 
     memcpy(job.ops, spec->ops, sizeof job.ops);
+    memcpy(job.tables, spec->tables, sizeof job.tables);
     for (uint32_t i = 0; i < spec->pool_count; i++)
         job.pools[i] = (struct psc_pool_spec){.pool_class = spec->pools[i].pool_class,
                                               .window = spec->pools[i].window,

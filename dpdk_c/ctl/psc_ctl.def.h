@@ -4,7 +4,7 @@
  * includes psc_ctl.h. All functions are called by one thread, the control thread; none of them blocks on a
  * lane. Codes are enum psc_ctl_code; Python has one function that turns them into exceptions. */
 
-#define PSC_CTL_VERSION    3
+#define PSC_CTL_VERSION    4
 #define PSC_CTL_MAX_PORTS  4
 #define PSC_CTL_MAX_LANES  16
 #define PSC_CTL_MAX_POOLS  8
@@ -78,6 +78,7 @@ struct psc_ctl_job {
     uint32_t epoch;
     uint32_t ops[PSC_CTL_MAX_OPS]; /* enum psc_op of op window k+1 */
     uint32_t op_count;
+    uint8_t tables[PSC_OP_COUNT][PSC_MAX_TABLE]; /* by enum psc_op: of those of `ops` that have one */
     struct psc_ctl_pool pools[PSC_CTL_MAX_POOLS];
     uint32_t pool_count;
 };

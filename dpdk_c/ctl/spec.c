@@ -44,6 +44,22 @@ static bool pool_is_sane(const struct psc_ctl_pool *pool, uint32_t mtu, char *te
                   pool->chunk_bytes, mtu);
 }
 
+static bool op_is_sane(const struct psc_ctl_job *spec, uint32_t op, char *text)
+{
+    if (!within("an op's number", op, PSC_OP_PROBE + 1, PSC_OP_COUNT - 1, text))
+        return false;
+    const struct psc_op_form *form = psc_op_form(op);
+    const uint8_t *table = spec->tables[op];
+    if (form->table_entries == 0)
+        return true;
+    if (!psc_table_ok(form, table))
+        return refuse(text, "the table of op %u does not begin with 0 and rise to 1 or more", op);
+    if (psc_table_sum(form, table, spec->world_size) <= form->sum_max)
+        return true;
+    return refuse(text, "op %u adds up to %u * %u ranks = %u, %u can be", op, table[form->table_entries - 1],
+                  spec->world_size, psc_table_sum(form, table, spec->world_size), form->sum_max);
+}
+
 bool psc_ctl_spec_check(const struct psc_ctl_job *spec, uint32_t lanes, char *text)
 {
     if (memchr(spec->name, '\0', sizeof spec->name) == NULL)
@@ -56,7 +72,7 @@ bool psc_ctl_spec_check(const struct psc_ctl_job *spec, uint32_t lanes, char *te
         !power_of_two("the job's MTU in bytes", spec->mtu, text))
         return false;
     for (uint32_t i = 0; i < spec->op_count; i++)
-        if (!within("an op's number", spec->ops[i], PSC_OP_PROBE + 1, PSC_OP_COUNT - 1, text))
+        if (!op_is_sane(spec, spec->ops[i], text))
             return false;
     for (uint32_t i = 0; i < spec->pool_count; i++)
         if (!pool_is_sane(&spec->pools[i], spec->mtu, text))

@@ -8,7 +8,11 @@
 
 #include "variants.h"
 
-#define MAX_ELEMS 67 /* two vectors of 16, an odd rest, and one more round of an unrolled loop */
+/* Of 4 bytes: two vectors of 16, an odd rest, and one more round of an unrolled loop. */
+#define MAX_UNITS        67
+#define MAX_VALUE_BYTES  (4 * MAX_UNITS)
+#define MAX_RESULT_BYTES (8 * MAX_VALUE_BYTES)
+#define MAX_RANKS        64
 
 static uint32_t bits_of(float x)
 {
@@ -29,71 +33,152 @@ static bool is_nan(uint32_t bits)
     return (bits & 0x7fffffff) > 0x7f800000;
 }
 
-/* The definitions, from the wire contract. */
-static uint32_t specified(enum psc_op op, uint32_t accumulator, uint32_t value)
+/* Which NaN the sum of two NaNs is, IEEE 754 leaves open. */
+static bool same_f32(uint32_t got, uint32_t expected)
 {
-    uint32_t a = accumulator & 0x7fffffff, v = value & 0x7fffffff;
+    return got == expected || (is_nan(got) && is_nan(expected));
+}
+
+static uint32_t element(const uint8_t *array, uint32_t i, uint32_t bytes)
+{
+    uint32_t value = 0;
+    for (uint32_t k = 0; k < bytes; k++)
+        value |= (uint32_t)array[i * bytes + k] << 8 * k;
+    return value;
+}
+
+/* ---- The definitions, from the wire contract. ---- */
+
+/* Bits of the binary32 that a binary16 is: by its fields and ldexp. Not of a NaN. */
+static uint32_t widened_f16(uint32_t bits)
+{
+    int exponent = (int)(bits >> 10 & 31), fraction = (int)(bits & 1023);
+    float magnitude = exponent == 31 ? INFINITY
+                      : exponent > 0 ? ldexpf((float)(1024 + fraction), exponent - 25)
+                                     : ldexpf((float)fraction, -24);
+    return bits_of(bits & 0x8000 ? -magnitude : magnitude);
+}
+
+static bool is_nan_f16(uint32_t bits)
+{
+    return (bits & 0x7fff) > 0x7c00;
+}
+
+/* How a LUT op's index and sum lie: index bits, bytes of a sum. */
+static void lut_shape(enum psc_op op, uint32_t *index_bits, uint32_t *sum_bytes)
+{
+    *index_bits = op <= PSC_OP_LUT4_U16 ? 4 : op <= PSC_OP_LUT2_U16 ? 2 : 8;
+    *sum_bytes = op == PSC_OP_LUT4_U8 || op == PSC_OP_LUT2_U8 ? 1 : 2;
+}
+
+/* What the i-th element of the result is: `before` is there, unless it is the first contribution. */
+static uint32_t specified(enum psc_op op, uint32_t before, const uint8_t *value, uint32_t i, bool first,
+                          const uint8_t *table)
+{
+    uint32_t v, a = before & 0x7fffffff, index_bits, sum_bytes, byte, index;
+
     switch (op) {
     case PSC_OP_SUM_I32:
-        return accumulator + value;
+        v = element(value, i, 4);
+        return first ? v : before + v;
     case PSC_OP_SUM_F32:
-        return bits_of(float_of(accumulator) + float_of(value));
+        v = element(value, i, 4);
+        return first ? v : bits_of(float_of(before) + float_of(v));
     case PSC_OP_MAX_F32:
-        return a > v ? a : v;
+        v = element(value, i, 4) & 0x7fffffff;
+        return first || v > a ? v : a;
+    case PSC_OP_SUM_F16:
+        v = element(value, i, 2);
+        /* A NaN: quiet, its payload on the left. */
+        v = is_nan_f16(v) ? (v & 0x8000) << 16 | 0x7fc00000 | (v & 0x1ff) << 13 : widened_f16(v);
+        return first ? v : bits_of(float_of(before) + float_of(v));
+    case PSC_OP_SUM_BF16:
+        v = element(value, i, 2) << 16;
+        return first ? v : bits_of(float_of(before) + float_of(v));
+    case PSC_OP_OR_U32:
+        v = element(value, i, 4);
+        return first ? v : before | v;
     default:
-        fail_msg("no definition of op %d", (int)op);
-        return 0;
+        lut_shape(op, &index_bits, &sum_bytes);
+        byte = value[i / (64 * 8 / index_bits) * 64 + i % 64];
+        index = byte >> index_bits * (i % (64 * 8 / index_bits) / 64) & ((1u << index_bits) - 1);
+        return (table[index] + (first ? 0 : before)) & (sum_bytes == 1 ? 0xff : 0xffff);
     }
 }
 
-static uint32_t specified_first(enum psc_op op, uint32_t value)
+/* Bytes of an element of the result. */
+static uint32_t result_elem_bytes(enum psc_op op)
 {
-    return op == PSC_OP_MAX_F32 ? value & 0x7fffffff : value;
+    uint32_t index_bits, sum_bytes = 4;
+    if (psc_op_form(op)->table_entries > 0)
+        lut_shape(op, &index_bits, &sum_bytes);
+    return sum_bytes;
 }
 
-/* Which NaN the sum of two NaNs is, IEEE 754 leaves open. */
 static bool same(enum psc_op op, uint32_t got, uint32_t expected)
 {
-    return got == expected || (op == PSC_OP_SUM_F32 && is_nan(got) && is_nan(expected));
+    bool floats = op == PSC_OP_SUM_F32 || op == PSC_OP_SUM_F16 || op == PSC_OP_SUM_BF16;
+    return floats ? same_f32(got, expected) : got == expected;
 }
 
-static void check_row(const struct psc_op_row *row, enum psc_op op, uint32_t elems, uint32_t shift_bytes,
-                      uint32_t seed)
-{
-    uint32_t before[MAX_ELEMS], values[MAX_ELEMS];
-    uint8_t shifted[8 + sizeof values];
-    for (uint32_t i = 0; i < MAX_ELEMS; i++) {
-        before[i] = next_random(&seed);
-        values[i] = next_random(&seed);
-    }
-    memcpy(shifted + shift_bytes, values, sizeof values);
-    uint32_t *accumulator = (void *)exact_copy(before, 4 * elems);
-    uint8_t *packet = exact_copy(shifted, shift_bytes + 4 * elems);
+/* ---- Every length, every alignment. ---- */
 
-    row->combine(accumulator, packet + shift_bytes, elems);
-    for (uint32_t i = 0; i < elems; i++)
-        if (!same(op, accumulator[i], specified(op, before[i], values[i])))
-            fail_msg("op %d, element %u of %u, value shifted by %u: %08x op %08x gave %08x", (int)op, i,
-                     elems, shift_bytes, before[i], values[i], accumulator[i]);
-    row->first(accumulator, packet + shift_bytes, elems);
-    for (uint32_t i = 0; i < elems; i++)
-        assert_true(accumulator[i] == specified_first(op, values[i]));
-    assert_memory_equal(packet, shifted, shift_bytes + 4 * elems);
+static void random_bytes(uint8_t *out, uint32_t bytes, uint32_t *seed)
+{
+    for (uint32_t i = 0; i < bytes; i++)
+        out[i] = (uint8_t)(next_random(seed) >> 11);
+}
+
+static void check_result(enum psc_op op, const uint8_t *got, const uint8_t *before, const uint8_t *value,
+                         uint32_t result_bytes, bool first, const uint8_t *table)
+{
+    uint32_t elem_bytes = result_elem_bytes(op);
+    for (uint32_t i = 0; i < result_bytes / elem_bytes; i++) {
+        uint32_t was = element(before, i, elem_bytes), is = element(got, i, elem_bytes);
+        uint32_t expected = specified(op, was, value, i, first, table);
+        /* The first one is no addition: every bit of a NaN is specified. */
+        if (first ? is != expected : !same(op, is, expected))
+            fail_msg("op %d, element %u of %u%s: %08x became %08x, not %08x", (int)op, i,
+                     result_bytes / elem_bytes, first ? ", first" : "", was, is, expected);
+    }
+}
+
+static void check_row(const struct psc_op_row *row, enum psc_op op, uint32_t units, uint32_t shift_bytes)
+{
+    const struct psc_op_form *form = psc_op_form(op);
+    uint32_t value_bytes = units * form->unit_bytes, result_bytes = value_bytes * form->expansion;
+    uint8_t before[MAX_RESULT_BYTES], shifted[8 + MAX_VALUE_BYTES], entries[PSC_MAX_TABLE];
+    uint32_t seed = 1 + units * 8 + shift_bytes;
+
+    random_bytes(before, result_bytes, &seed);
+    random_bytes(shifted, shift_bytes + value_bytes, &seed);
+    random_bytes(entries, sizeof entries, &seed);
+    uint8_t *table = form->table_entries > 0 ? exact_copy(entries, form->table_entries) : NULL;
+    uint8_t *accumulator = exact_copy(before, result_bytes);
+    uint8_t *packet = exact_copy(shifted, shift_bytes + value_bytes);
+    const uint8_t *value = packet + shift_bytes;
+
+    row->combine(accumulator, value, units, table);
+    check_result(op, accumulator, before, value, result_bytes, false, table);
+    row->first(accumulator, value, units, table);
+    check_result(op, accumulator, before, value, result_bytes, true, table);
+    assert_memory_equal(packet, shifted, shift_bytes + value_bytes);
     free(packet);
     free(accumulator);
+    free(table);
 }
 
 static void check_variant(const struct psc_op_row *rows)
 {
     for (enum psc_op op = PSC_OP_SUM_I32; op < PSC_OP_COUNT; op++)
-        for (uint32_t elems = 0; elems <= MAX_ELEMS; elems++)
+        for (uint32_t units = 0; units * psc_op_form(op)->unit_bytes <= MAX_VALUE_BYTES; units++)
             for (uint32_t shift_bytes = 0; shift_bytes < 8; shift_bytes++)
-                check_row(&rows[op], op, elems, shift_bytes, 1 + elems * 8 + shift_bytes);
+                check_row(&rows[op], op, units, shift_bytes);
     assert_null(rows[PSC_OP_PROBE].combine);
     assert_null(rows[PSC_OP_PROBE].first);
-    for (enum psc_op op = PSC_OP_PROBE; op < PSC_OP_COUNT; op++)
-        assert_int_equal(rows[op].elem_bytes, 4);
 }
+
+/* ---- Where arithmetic has corners. ---- */
 
 /* Every pair of the values at which float arithmetic has corners, in each lane of a vector. */
 static void check_corners(const struct psc_op_row *rows)
@@ -105,39 +190,89 @@ static void check_corners(const struct psc_op_row *rows)
         0x7f800000, 0xff800000,                                                 /* Inf */
         0x7fc00000, 0xffc12345, 0x7f800001, /* NaN, the last one signalling */
     };
+    static const enum psc_op ops[] = {PSC_OP_SUM_I32, PSC_OP_SUM_F32, PSC_OP_MAX_F32, PSC_OP_OR_U32};
     const uint32_t n = sizeof corners / sizeof *corners;
-    for (enum psc_op op = PSC_OP_SUM_I32; op < PSC_OP_COUNT; op++)
+    for (uint32_t k = 0; k < sizeof ops / sizeof *ops; k++)
         for (uint32_t a = 0; a < n; a++)
             for (uint32_t v = 0; v < n; v++) {
-                uint32_t accumulator[17], values[17];
+                uint32_t accumulator[17], before[17], values[17];
                 for (uint32_t i = 0; i < 17; i++) {
-                    accumulator[i] = corners[a];
+                    accumulator[i] = before[i] = corners[a];
                     values[i] = corners[v];
                 }
-                rows[op].combine(accumulator, values, 17);
-                for (uint32_t i = 0; i < 17; i++)
-                    if (!same(op, accumulator[i], specified(op, corners[a], corners[v])))
-                        fail_msg("op %d: %08x op %08x gave %08x", (int)op, corners[a], corners[v],
-                                 accumulator[i]);
+                rows[ops[k]].combine(accumulator, values, 17, NULL);
+                check_result(ops[k], (void *)accumulator, (void *)before, (void *)values, sizeof before,
+                             false, NULL);
             }
+}
+
+/* All 65536 of each kind, stored and added to a few floats: subnormals, Inf and NaN among them. */
+static void check_every_half(const struct psc_op_row *rows)
+{
+    static const uint32_t bases[] = {0x00000000, 0x80000000, 0x3f800001, 0x80000001, 0xff800000, 0x7fc00001};
+    static uint16_t values[65536];
+    static uint32_t before[65536], accumulator[65536];
+
+    for (uint32_t i = 0; i < 65536; i++)
+        values[i] = (uint16_t)i;
+    for (enum psc_op op = PSC_OP_SUM_F16; op <= PSC_OP_SUM_BF16; op++) {
+        rows[op].first(accumulator, values, 32768, NULL);
+        check_result(op, (void *)accumulator, (void *)before, (void *)values, sizeof before, true, NULL);
+        for (uint32_t k = 0; k < sizeof bases / sizeof *bases; k++) {
+            for (uint32_t i = 0; i < 65536; i++)
+                accumulator[i] = before[i] = bases[k];
+            rows[op].combine(accumulator, values, 32768, NULL);
+            check_result(op, (void *)accumulator, (void *)before, (void *)values, sizeof before, false, NULL);
+        }
+    }
+}
+
+/* As many ranks as may be, each with the greatest entry: the sum is the product, up to the accumulator's last
+ * bit, and nothing is carried into a neighbour, which is 0 throughout. */
+static void check_sum_limits(const struct psc_op_row *rows)
+{
+    for (enum psc_op op = PSC_OP_LUT4_U8; op <= PSC_OP_LUT8_U16; op++) {
+        const struct psc_op_form *form = psc_op_form(op);
+        for (uint32_t ranks = 1; ranks <= MAX_RANKS; ranks++) {
+            uint32_t most = form->sum_max / ranks, elem_bytes = result_elem_bytes(op);
+            uint8_t table[PSC_MAX_TABLE] = {0}, value[64], sum[512];
+            table[form->table_entries - 1] =
+                (uint8_t)(most < PSC_MAX_TABLE_ENTRY ? most : PSC_MAX_TABLE_ENTRY);
+            for (uint32_t j = 0; j < 64; j++)
+                value[j] = j % 2 ? 0xff : 0x00;
+            assert_true(psc_table_ok(form, table));
+            assert_true(psc_table_sum(form, table, ranks) <= form->sum_max);
+            rows[op].first(sum, value, 1, table);
+            for (uint32_t rank = 1; rank < ranks; rank++)
+                rows[op].combine(sum, value, 1, table);
+            for (uint32_t i = 0; i < 64u * form->expansion / elem_bytes; i++)
+                assert_int_equal(element(sum, i, elem_bytes), i % 2 ? psc_table_sum(form, table, ranks) : 0);
+        }
+    }
+}
+
+static void check_all(const struct psc_op_row *rows)
+{
+    check_variant(rows);
+    check_corners(rows);
+    check_every_half(rows);
+    check_sum_limits(rows);
 }
 
 static void scalar_is_as_specified(void **state)
 {
     (void)state;
-    check_variant(psc_op_rows_scalar);
-    check_corners(psc_op_rows_scalar);
+    check_all(psc_op_rows_scalar);
 }
 
 static void avx2_is_as_specified(void **state)
 {
     (void)state;
-    if (!__builtin_cpu_supports("avx2")) {
-        print_message("this CPU has no AVX2\n");
+    if (!psc_cpu_has_avx2_f16c()) {
+        print_message("this CPU has no AVX2 with F16C\n");
         skip();
     }
-    check_variant(psc_op_rows_avx2);
-    check_corners(psc_op_rows_avx2);
+    check_all(psc_op_rows_avx2);
 }
 
 static void max_orders_nan_above_inf_above_finite(void **state)
@@ -145,19 +280,50 @@ static void max_orders_nan_above_inf_above_finite(void **state)
     float accumulator[4], values[4] = {-2.0f, -INFINITY, 3.0f, NAN}, next[4] = {1.0f, 5.0f, NAN, INFINITY};
     const struct psc_op_row *max = &psc_op_rows()[PSC_OP_MAX_F32];
     (void)state;
-    max->first(accumulator, values, 4);
+    max->first(accumulator, values, 4, NULL);
     assert_true(accumulator[0] == 2.0f && accumulator[1] == INFINITY);
-    max->combine(accumulator, next, 4);
+    max->combine(accumulator, next, 4, NULL);
     assert_true(accumulator[0] == 2.0f && accumulator[1] == INFINITY);
     assert_true(isnan(accumulator[2]) && isnan(accumulator[3]));
 }
 
+/* The layout once more, in numbers that anybody can check by hand. */
+static void indices_lie_as_the_contract_says(void **state)
+{
+    const uint8_t table[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 150};
+    uint8_t value[64] = {0}, sum8[256];
+    uint16_t sum16[256];
+    (void)state;
+    value[0] = 0x2f;
+    value[63] = 0xe1;
+    psc_op_rows()[PSC_OP_LUT4_U8].first(sum8, value, 1, table);
+    assert_true(sum8[0] == 150 && sum8[64] == 2 && sum8[63] == 1 && sum8[127] == 14 && sum8[1] == 0);
+    psc_op_rows()[PSC_OP_LUT4_U16].first(sum16, value, 1, table);
+    psc_op_rows()[PSC_OP_LUT4_U16].combine(sum16, value, 1, table);
+    assert_true(sum16[0] == 300 && sum16[64] == 4 && sum16[63] == 2 && sum16[127] == 28 && sum16[1] == 0);
+    value[5] = 0xd8; /* 3 1 2 0 from the top */
+    psc_op_rows()[PSC_OP_LUT2_U8].first(sum8, value, 1, table);
+    assert_true(sum8[5] == 0 && sum8[69] == 2 && sum8[133] == 1 && sum8[197] == 3);
+}
+
 static void best_variant_is_selected(void **state)
 {
-    bool avx2 = __builtin_cpu_supports("avx2");
     (void)state;
-    assert_ptr_equal(psc_op_rows(), avx2 ? psc_op_rows_avx2 : psc_op_rows_scalar);
-    assert_string_equal(psc_arith_variant(), avx2 ? "avx2" : "scalar");
+    assert_ptr_equal(psc_op_rows(), psc_cpu_has_avx2_f16c() ? psc_op_rows_avx2 : psc_op_rows_scalar);
+    assert_string_equal(psc_arith_variant(), psc_cpu_has_avx2_f16c() ? "avx2" : "scalar");
+}
+
+static void a_table_begins_with_0_does_not_fall_and_says_something(void **state)
+{
+    const struct psc_op_form *form = psc_op_form(PSC_OP_LUT2_U8);
+    (void)state;
+    assert_true(psc_table_ok(form, (const uint8_t[]){0, 1, 2, 2}));
+    assert_true(psc_table_ok(form, (const uint8_t[]){0, 0, 0, 255}));
+    assert_false(psc_table_ok(form, (const uint8_t[]){1, 1, 2, 2}));
+    assert_false(psc_table_ok(form, (const uint8_t[]){0, 2, 1, 2}));
+    assert_false(psc_table_ok(form, (const uint8_t[]){0, 1, 2, 1}));
+    assert_false(psc_table_ok(form, (const uint8_t[]){0, 0, 0, 0}));
+    assert_int_equal(psc_table_sum(form, (const uint8_t[]){0, 1, 2, 30}, 9), 270);
 }
 
 int main(void)
@@ -166,7 +332,9 @@ int main(void)
         cmocka_unit_test(scalar_is_as_specified),
         cmocka_unit_test(avx2_is_as_specified),
         cmocka_unit_test(max_orders_nan_above_inf_above_finite),
+        cmocka_unit_test(indices_lie_as_the_contract_says),
         cmocka_unit_test(best_variant_is_selected),
+        cmocka_unit_test(a_table_begins_with_0_does_not_fall_and_says_something),
     };
     return cmocka_run_group_tests_name("arith", tests, NULL, NULL);
 }

@@ -46,6 +46,7 @@ static bool core_takes(const struct psc_ctl_job *spec)
     struct psc_job *made;
 
     memcpy(job.ops, spec->ops, sizeof job.ops);
+    memcpy(job.tables, spec->tables, sizeof job.tables);
     for (uint32_t i = 0; i < PSC_MAX_POOLS; i++)
         job.pools[i] = (struct psc_pool_spec){spec->pools[i].pool_class, spec->pools[i].window,
                                               spec->pools[i].chunk_bytes};
@@ -93,8 +94,8 @@ static void what_is_outside_is_named(void **state)
     REFUSED("the job's number of ranks is 65, 1 to 64 can be", spec.world_size = 65);
     REFUSED("the job's number of ops is 0, 1 to 15 can be", spec.op_count = 0);
     REFUSED("the job's number of ops is 16, 1 to 15 can be", spec.op_count = 16);
-    REFUSED("an op's number is 0, 1 to 3 can be", spec.ops[1] = PSC_OP_PROBE);
-    REFUSED("an op's number is 4, 1 to 3 can be", spec.ops[0] = PSC_OP_COUNT);
+    REFUSED("an op's number is 0, 1 to 11 can be", spec.ops[1] = PSC_OP_PROBE);
+    REFUSED("an op's number is 12, 1 to 11 can be", spec.ops[0] = PSC_OP_COUNT);
     REFUSED("the job's number of pools is 0, 1 to 8 can be", spec.pool_count = 0);
     REFUSED("the job's number of pools is 9, 1 to 8 can be", spec.pool_count = 9);
     REFUSED("the job's MTU in bytes is 128, 256 to 4096 can be", spec.mtu = 128);
@@ -108,6 +109,49 @@ static void what_is_outside_is_named(void **state)
             spec.pools[1].chunk_bytes = PSC_MAX_CHUNK_BYTES + 1024);
     REFUSED("a pool's chunk size is 1536 bytes, only multiples of the MTU of 1024 bytes can be",
             spec.pools[1].chunk_bytes = 1536);
+}
+
+/* The op's table is {0, 0, ..., greatest}. */
+static void put_table(struct psc_ctl_job *spec, enum psc_op op, uint8_t greatest)
+{
+    spec->ops[0] = op;
+    spec->tables[op][psc_op_form(op)->table_entries - 1] = greatest;
+}
+
+/* Greatest entry and ranks on both sides of what an accumulator holds. */
+static void a_table_that_could_overflow_is_refused_with_the_numbers(void **state)
+{
+    struct psc_ctl_job spec = good;
+    char text[PSC_CTL_TEXT_BYTES];
+
+    (void)state;
+    put_table(&spec, PSC_OP_LUT4_U8, 63);
+    assert_true(psc_ctl_spec_check(&spec, LANES, text));
+    assert_true(core_takes(&spec));
+    put_table(&spec, PSC_OP_LUT4_U8, 64);
+    refused_by_both(&spec, "op 6 adds up to 64 * 4 ranks = 256, 255 can be");
+    spec = good;
+    put_table(&spec, PSC_OP_LUT2_U8, 255);
+    refused_by_both(&spec, "op 8 adds up to 255 * 4 ranks = 1020, 255 can be");
+    for (enum psc_op op = PSC_OP_LUT4_U16; op <= PSC_OP_LUT8_U16; op++) {
+        if (op == PSC_OP_LUT2_U8)
+            continue;
+        spec = good;
+        spec.world_size = PSC_MAX_RANKS;
+        put_table(&spec, op, 255);
+        assert_true(psc_ctl_spec_check(&spec, LANES, text));
+        assert_true(core_takes(&spec));
+    }
+}
+
+static void a_table_that_is_none_is_named(void **state)
+{
+    (void)state;
+    REFUSED("the table of op 6 does not begin with 0 and rise to 1 or more", spec.ops[1] = PSC_OP_LUT4_U8);
+    REFUSED("the table of op 7 does not begin with 0 and rise to 1 or more",
+            put_table(&spec, PSC_OP_LUT4_U16, 9), spec.tables[PSC_OP_LUT4_U16][0] = 1);
+    REFUSED("the table of op 10 does not begin with 0 and rise to 1 or more",
+            put_table(&spec, PSC_OP_LUT8_U16, 9), spec.tables[PSC_OP_LUT8_U16][254] = 10);
 }
 
 /* core/ knows neither names nor the number of lanes. */
@@ -131,6 +175,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_within_the_limits_is_taken),
         cmocka_unit_test(what_is_outside_is_named),
+        cmocka_unit_test(a_table_that_could_overflow_is_refused_with_the_numbers),
+        cmocka_unit_test(a_table_that_is_none_is_named),
         cmocka_unit_test(what_only_ctl_knows_is_named_too),
     };
     return cmocka_run_group_tests_name("spec", tests, NULL, NULL);
