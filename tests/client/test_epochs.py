@@ -15,7 +15,7 @@ from pascaline import codec as codecs
 from pascaline.contract import control
 from pascaline.errors import ApplianceUnreachable, EpochEnded, SessionClosed
 from pascaline.link.verbs.pool import timeout_exponent
-from pascaline.reduce import Chunk, Line, op_windows
+from pascaline.reduce import Collective, Line, op_windows
 from pascaline.session.progress import Progress
 from pascaline.session.work import Work
 
@@ -253,17 +253,11 @@ def test_void_rounds_are_written_again_from_their_slots(first: int) -> None:
     pool = Recorder()
     line = Line(pool, op_windows(OPS))
     line.rounds_written = line.rounds_drained = first
-    values = np.ones(4, np.float32)
-
-    class Four:
-        def may_begin(self) -> bool:
-            return True
-
-        def next(self) -> Chunk:
-            return Chunk(values, codecs.SUM_F32, np.float32(0), 2, 100 + len(pool.written), 16)
-
-    line.enter(Four())  # type: ignore[arg-type]
-    line.advance()
+    four = Collective(np.ones(4 * pool.chunk_bytes // 4, np.float32), codecs.SUM_F32, 0, lambda: None)
+    [(_, stream)] = four.streams(line, line)
+    line.enter(stream)
+    while line.advance():
+        pass
     once = pool.written.copy()
     assert [round_ for _, round_, _ in once] == [(first + i) % 2**32 for i in range(4)]
     line.write_again((first + 1) % 2**32)

@@ -25,7 +25,8 @@ from pascaline.errors import (
 from pascaline.link.verbs.device import Port
 from pascaline.session.control import Control
 from pascaline.session.identity import Identity
-from pascaline.session.join import Joining, Wishes
+from pascaline.session.join import Joining
+from pascaline.session.membership import Wishes
 
 PORT = Port(None, "rxe0", 1, 3, "10.0.0.7", 1024, True, gid_index6=5, address6="fd00::7")
 CLASSES: list[contract.PoolClass] = ["data", "small"]
@@ -53,6 +54,10 @@ OFFER = contract.Offer(
 )
 
 
+def wishes(timeout_s: float) -> Wishes:
+    return Wishes("the plan", 65536, 4, timeout_s, ("sum_f32", "sum_i32", "max_f32"), {})
+
+
 @contextmanager
 def peer(script: Callable[[ServerConnection], None]) -> Iterator[int]:
     """A server that runs `script` for each connection; yields its port."""
@@ -67,7 +72,7 @@ def offered(port: int, timeout_s: float = 5.0) -> contract.Offer:
     control = Control("127.0.0.1", port)
     identity = Identity("job", 1, 2, 0, "127.0.0.1", port, None)
     try:
-        return Joining(control, identity, Wishes("the plan", 65536, 4, timeout_s)).offer(PORT)
+        return Joining(control, identity, wishes(timeout_s)).offer(PORT)
     finally:
         control.close()
 

@@ -37,8 +37,8 @@ class Worker:
     def turn(self) -> None:
         for result in self.rack.links[self.rank].completions():
             self.lines[result.pool].arrived(result)
-        for line in self.lines:
-            line.advance()
+        while any([line.advance() for line in self.lines]):
+            pass
 
 
 def workers_of(rack: Rack) -> list[Worker]:

@@ -13,7 +13,7 @@ from typing import Any
 import cffi
 
 HEADER = Path(__file__).with_name("psc_wire.def.h")
-SPOKEN_VERSION = 1
+SPOKEN_VERSION = 2
 """The version of the header that this code was written for."""
 
 _ffi = cffi.FFI()

@@ -9,14 +9,12 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pascaline.contract import control as contract
 from pascaline.contract import wire
 from pascaline.errors import (
     ApplianceUnreachable,
-    ConfigurationError,
     ContractMismatch,
     EpochEnded,
     JoinRefused,
@@ -28,36 +26,12 @@ from pascaline.link import Link, LinkFault, Result
 from pascaline.session.control import ConnectionLost, Control, Message
 from pascaline.session.handshake import Handshake
 from pascaline.session.identity import Identity
+from pascaline.session.membership import Wishes
 
 if TYPE_CHECKING:
     from pascaline.link.verbs import Port
 
-OPS: list[contract.Op] = ["sum_f32", "sum_i32", "max_f32"]
-"""Op windows 1, 2, 3 of every session: each collective chooses its codec."""
 _LAST_WORD_S = 0.1
-PLAN_MAX_CHARS = 128
-
-
-@dataclass(frozen=True)
-class Wishes:
-    """What the caller asked for beyond who it is."""
-
-    plan: str
-    chunk_bytes: int | None
-    window: int | None
-    timeout_s: float
-
-    def check(self) -> None:
-        """Refuse what the contract would, before any device is opened."""
-        if len(self.plan) > PLAN_MAX_CHARS:
-            raise ConfigurationError(
-                f"plan has {len(self.plan)} characters: pass a digest, of at most {PLAN_MAX_CHARS}"
-            )
-        for name, wish in (("chunk_bytes", self.chunk_bytes), ("window", self.window)):
-            if wish is not None and wish < 1:
-                raise ConfigurationError(
-                    f"{name} is {wish}: pass a positive number, or nothing for the appliance's choice"
-                )
 
 
 class Joining(Handshake):
@@ -79,7 +53,7 @@ class Joining(Handshake):
                 restart_count=who.restart_count,
                 rank=who.rank,
                 world_size=who.world_size,
-                ops=OPS,
+                ops=list(self._wishes.ops),  # type: ignore[arg-type]  # checked by the model
                 plan=self._wishes.plan,
                 mtu=port.mtu_bytes,  # type: ignore[arg-type]  # checked by the model
                 address=port.address,
