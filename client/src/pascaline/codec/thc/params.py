@@ -60,19 +60,20 @@ class Params:
             )
 
     def _check_choices(self) -> None:
-        for name, value, allowed in (
+        choices: tuple[tuple[str, object, tuple[object, ...]], ...] = (
             ("bits", self.bits, (2, 3, 4, 8)),
             ("norm", self.norm, ("l2", "max")),
             ("scale_per", self.scale_per, ("block", "tensor")),
             ("rounding", self.rounding, ("stratified", "independent", "shared")),
-        ):
+        )
+        for name, value, allowed in choices:
             if value not in allowed:
                 raise ConfigurationError(
                     f"thc's {name} is one of {', '.join(map(str, allowed))}, not {value!r}"
                 )
-        for name, value in (("t", self.t), ("debias", self.debias)):
-            if not (math.isfinite(value) and value > 0):
-                raise ConfigurationError(f"thc's {name} is a finite number above 0, not {value}")
+        for name, number in (("t", self.t), ("debias", self.debias)):
+            if not (math.isfinite(number) and number > 0):
+                raise ConfigurationError(f"thc's {name} is a finite number above 0, not {number}")
 
     def _check_table(self) -> None:
         if len(self.table) != 2**self.bits:
@@ -99,7 +100,7 @@ class Params:
     @property
     def wire_table(self) -> tuple[int, ...]:
         """The aggregator's table, one entry for each value of `wire_bits`; what no index reaches is g."""
-        return self.table + (self.g,) * (2**self.wire_bits - len(self.table))
+        return (*self.table, *(self.g,) * (2**self.wire_bits - len(self.table)))
 
     @property
     def sum_bits(self) -> int:
@@ -136,7 +137,7 @@ class Params:
         return -(-elems // BLOCK)
 
     def coordinates(self, elems: int) -> int:
-        """Coordinates of a chunk or tensor: whole blocks, and a last one of a power of two that fills its wire bytes."""
+        """Coordinates of a chunk or tensor: whole blocks, and a last of a power of two that fills its wire bytes."""
         rest = elems % BLOCK
         return elems - rest + (max(self.unit, 1 << (rest - 1).bit_length()) if rest else 0)
 

@@ -2,7 +2,7 @@
 
 Counter-based: every word is a pure function of (seed, stream, sequence, chunk, coordinate), so ranks agree on shared
 draws without talking, a GPU draws the same bits as a CPU, and nothing has to be kept between steps.
-Source: J. Salmon et al., Parallel random numbers: as easy as 1, 2, 3 (SC'11), section 3.3; 7 rounds pass BigCrush there.
+Source: J. Salmon et al., Parallel random numbers: as easy as 1, 2, 3 (SC'11), section 3.3; 7 rounds pass BigCrush.
 """
 
 from __future__ import annotations

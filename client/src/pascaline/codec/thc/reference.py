@@ -1,4 +1,4 @@
-"""The codec thc in PyTorch: slow, obvious, and the definition of every bit (docs/thc.md; the C and Triton kernels agree).
+"""The codec thc in PyTorch: slow, obvious, and docs/thc.md in code, which the C and Triton kernels equal bit by bit.
 
 One chunk at a time: norms -> (the ranks' maximum) -> encode -> (the aggregator's table sum) -> decode. Float arithmetic
 is IEEE binary32, each operation rounded alone: nothing here may be fused or reordered. Source: arXiv 2302.08545,
@@ -52,7 +52,7 @@ def encode(
 
     `grad`, `residual`: f32 (elems,); `residual` is unscaled, `grad` carries `loss_scale`, a power of two. `scales`: the
     ranks' maximum of each block's norm, f32 (blocks,). `tensor_coordinates`: of the whole tensor, used with one scale
-    per tensor. `residual_out` may be `residual`; whether it takes its place is the caller's, when the round is accepted.
+    per tensor. `residual_out` may be `residual`, or takes its place when the round is accepted: the caller's affair.
     """
     x = _input(grad, residual, loss_scale)
     indices, missed = [], []
@@ -70,7 +70,7 @@ def encode(
 
 
 def table_sum(params: Params, packed: Sequence[Tensor]) -> Tensor:
-    """What the aggregator does to the contributions `packed`, u8 (packed_bytes,) each: sums in coordinate order, u8 or u16."""
+    """The aggregator's part: `packed`, u8 (packed_bytes,) of each rank, to sums in coordinate order, u8 or u16."""
     table = torch.tensor(params.wire_table, dtype=torch.int32)
     total = torch.stack([table[unpack(params, one)] for one in packed]).sum(0)
     return total.to(torch.uint8 if params.sum_bits == 8 else torch.uint16)
@@ -205,7 +205,7 @@ def _flip(params: Params, sequence: int, chunk: int, first: int, y: Tensor) -> T
 
 
 def _draws(params: Params, rank: int, sequence: int, chunk: int, first: int, count: int) -> Tensor:
-    """u of step 4, f32 (count,), in (0, 1)."""
+    """What a fraction is compared with (u of step 4), f32 (count,), in (0, 1)."""
     stream = philox.PRIVATE + (0 if params.rounding == "shared" else rank)
     private = philox.halves(params.seed, sequence, chunk, stream, first, count)
     if params.rounding != "stratified":
