@@ -2,7 +2,8 @@
 
 It holds workers to their part of the rules: rounds in order, at most `window` of them not yet drained, a receive posted
 for every result, immediates that agree; and, over epochs, nothing written before the probe, void rounds written again
-with the same bytes. The adder is the emulated link's, in the order of ranks. Results and contributions can be lost on the way.
+with the same bytes. The adder is the emulated link's, in the order of ranks. Results and contributions can be lost on
+the way.
 """
 
 from __future__ import annotations
@@ -224,7 +225,9 @@ class Rack:
                 assert self.complete[pool.index] == round_
                 self.complete[pool.index] += 1
                 encodings = [np.frombuffer(e, np.uint8) for _, e in sorted(entry.bytes_by_rank.items())]
-                entry.result = combine(self.names[op], encodings, self.tables.get(self.names[op], ())).tobytes()
+                entry.result = combine(
+                    self.names[op], encodings, self.tables.get(self.names[op], ())
+                ).tobytes()
                 for link in self.links:
                     self._deliver(link.pools[pool.index], round_)
 

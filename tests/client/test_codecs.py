@@ -16,7 +16,6 @@ from pascaline.codec.fixed32 import Fixed32, exponent, largest
 from pascaline.errors import ConfigurationError
 from pascaline.link.emulated.ops import combine
 
-
 F32_MAX = float(np.finfo(np.float32).max)
 DENORMAL = float(np.finfo(np.float32).smallest_subnormal)
 

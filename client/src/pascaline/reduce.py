@@ -85,7 +85,9 @@ class Chunk(NamedTuple):
 
 
 class Collective:
-    """One all_reduce of `values` (flat, in place): the scales on the small pool if its codec needs them, then the data."""
+    """One all_reduce of `values` (flat, in place): the scales on the small pool if its codec needs them, then the
+    data.
+    """
 
     def __init__(
         self,
@@ -106,7 +108,9 @@ class Collective:
         if not self._codec.scale_count(self._values.size):
             return [(data, Stream(self._data(None), self._finish))]
         scales = Scales(self._codec, [part.end - part.begin for part in self._parts])
-        messages = Stream(self._norms(scales, small.pool.chunk_bytes // plan.SCALE_BYTES), _nothing, scales.came)
+        messages = Stream(
+            self._norms(scales, small.pool.chunk_bytes // plan.SCALE_BYTES), _nothing, scales.came
+        )
         return [(small, messages), (data, Stream(self._data(scales), self._finish, ready=scales.there))]
 
     def _norms(self, scales: Scales, small_elems: int) -> Iterator[Chunk]:
@@ -129,7 +133,11 @@ class Collective:
 
     def _chunk(self, number: int, values: Array, codec: Codec, scales: Floats, carry: Carry) -> Chunk:
         place = Place(self._sequence, number, self._values.size)
-        op, length, back = wire.OPS[codec.op], codec.contribution_bytes(values.size), codec.result_bytes(values.size)
+        op, length, back = (
+            wire.OPS[codec.op],
+            codec.contribution_bytes(values.size),
+            codec.result_bytes(values.size),
+        )
         immediate = wire.immediate(self._sequence, number, op, length)
         turn = codec.lossy and number == self._sequence % len(self._parts)
         if self._measure and codec is self._codec:

@@ -19,9 +19,7 @@ from pascaline.codec.options import NAMES, Largest, Options, Plain, Thc, describ
 from pascaline.codec.topk import TopK
 
 
-def for_array(
-    dtype: np.dtype[Any], codec: str | Options, rank: int, world_size: int, seed: int = 0
-) -> Codec:
+def for_array(dtype: np.dtype[Any], codec: str | Options, rank: int, world_size: int, seed: int = 0) -> Codec:
     """The codec for arrays of `dtype`: int32 is summed as it is, float32 by `codec`."""
     options = resolve(codec)
     return SUM_I32 if dtype == np.int32 else options.build(rank, world_size, seed)

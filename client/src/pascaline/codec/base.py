@@ -1,4 +1,5 @@
-"""What every codec offers, and what a chunk brings to it. Arrays only: a chunk's place is a number here, never an address.
+"""What every codec offers, and what a chunk brings to it. Arrays only: a chunk's place is a number here, never an
+address.
 
 A chunk's way: `norms` on every rank, MAX_F32 of them over all ranks makes the scales, `encode` by those, the
 aggregator's op, `decode`.

@@ -3,8 +3,9 @@ scales are made of.
 
 Laws: int32 is exact modulo 2^32. f32 is a sum of IEEE additions in arrival order, identical on all ranks
 because it is made once, within (n-1) * 2^-24 * sum|x_i| of the exact sum, and exact where every partial sum
-is representable. f16 and bf16: the same of the rounded values, each within 2^-11 (above 2^-14, and 65504 is the largest)
-and 2^-8 of its own: the aggregator adds in float32 and answers in it, so the sum overflows no sooner than its terms.
+is representable. f16 and bf16: the same of the rounded values, each within 2^-11 (above 2^-14, and 65504 is the
+largest) and 2^-8 of its own: the aggregator adds in float32 and answers in it, so the sum overflows no sooner than
+its terms.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Error feedback: what a lossy codec could not say in one step is added to the next (Karimireddy et al., arXiv 1901.09847).
+"""Error feedback: what a lossy codec could not say in one step is added to the next (Karimireddy et al., arXiv
+1901.09847).
 
 Two buffers for one tensor, of which one holds the residual and the other takes the pending one; committing swaps them,
 so nothing is copied and a step that fails leaves the residual as it was.

@@ -49,10 +49,9 @@ class Measure:
         self, codec: Codec, place: Place, values: Array, carry: Carry, scales: Floats, encoded: Bytes
     ) -> None:
         """Let `codec` encode, and add up the squares of what it was given and of what it left out."""
-        if carry.pending is None:
-            carry = carry._replace(pending=self._scratch_for(values.size))
-        codec.encode(place, values, carry, scales, encoded)
-        x, missed = carry.x(values), carry.pending
+        missed = self._scratch_for(values.size) if carry.pending is None else carry.pending
+        codec.encode(place, values, carry._replace(pending=missed), scales, encoded)
+        x = carry.x(values)
         energy, error = float(np.dot(x, x)), float(np.dot(missed, missed)) * carry.loss_scale**2
         if np.isfinite(energy) and np.isfinite(error):
             self._energy += energy

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from pascaline.codec.base import Codec
 from pascaline.codec.dense import SUM_F32, Half
 from pascaline.codec.fixed32 import Fixed32
-from pascaline.codec.thc import table as tables
+from pascaline.codec.thc import settings, table
 from pascaline.codec.thc.codec import ThcCodec
 from pascaline.codec.thc.params import Norm, Params, Rounding, ScalePer
 from pascaline.codec.topk import TopK
 from pascaline.errors import ConfigurationError
 
-PAPER_T = 2.1538746940614564
-PAPER_TABLE = (0, 3, 5, 7, 9, 11, 13, 14, 16, 17, 19, 21, 23, 25, 27, 30)
+_BITS = 4
 
 
 @runtime_checkable
@@ -66,7 +66,9 @@ class Largest:
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
-            raise ConfigurationError(f"topk sends a share of the values above 0 and up to 1, not {self.share}")
+            raise ConfigurationError(
+                f"topk sends a share of the values above 0 and up to 1, not {self.share}"
+            )
 
     def build(self, _rank: int, _world_size: int, _seed: int) -> Codec:
         """Alike on every rank."""
@@ -75,74 +77,53 @@ class Largest:
 
 @dataclass(frozen=True)
 class Thc:
-    """thc: `bits` per value up, 8 or 16 down (docs/thc.md has every parameter).
+    """thc and its kin (docs/thc.md): a setting by `name`, and what is to differ from it.
 
-    The table is solved for granularity `g` and clipped share `p` unless `table` is given.
+    `g` and `p` (clipped share) are chosen for the number of ranks and the `correlation` of their gradients, 0 to 1,
+    unless both are given, or a `table` with its `t` is.
     """
 
-    bits: int = 4
-    g: int = 30
-    p: float = 1 / 128
-    norm: Norm = "l2"
-    rotate: bool = True
-    scale_per: ScalePer = "block"
-    rounding: Rounding = "stratified"
-    fresh_rotation: bool = True
-    debias: float = 1.0
+    bits: int | None = None
+    """Of an index: 2, 3, 4 or 8; by default the setting's."""
+    g: int | None = None
+    p: float | None = None
+    correlation: float = 0.5
     table: tuple[int, ...] | None = None
     t: float | None = None
-    """Half the range of a coordinate; by default Phi^-1(1 - p/2)."""
+    norm: Norm | None = None
+    rotate: bool | None = None
+    scale_per: ScalePer | None = None
+    rounding: Rounding | None = None
+    fresh_rotation: bool | None = None
+    debias: float | None = None
     name: str = "thc"
-    error_feedback: bool = True
+
+    def __post_init__(self) -> None:
+        for one, other in (("g", "p"), ("table", "t")):
+            if (getattr(self, one) is None) != (getattr(self, other) is None):
+                raise ConfigurationError(f"thc takes {one} and {other} together, or neither")
+
+    @property
+    def error_feedback(self) -> bool:
+        """Not for terngrad: its error is larger than what it says, and fed back it would grow from step to step."""
+        return self.name != "terngrad"
 
     def params(self, world_size: int, seed: int = 0) -> Params:
         """The numbers of a job. Raises ConfigurationError where sums could overflow."""
-        return Params(
-            bits=self.bits,
-            table=self.table or tables.solve(self.bits, self.g, self.p).table,
-            t=tables.half_range(self.p) if self.t is None else self.t,
-            n=world_size,
-            seed=seed,
-            norm=self.norm,
-            rotate=self.rotate,
-            scale_per=self.scale_per,
-            rounding=self.rounding,
-            fresh_rotation=self.fresh_rotation,
-            debias=self.debias,
-        )
+        switched = ("norm", "rotate", "scale_per", "rounding", "fresh_rotation", "debias", "table", "t")
+        given: dict[str, Any] = {
+            key: getattr(self, key) for key in switched if getattr(self, key) is not None
+        }
+        if self.g is not None and self.p is not None:
+            solution = table.solve(self.bits or _BITS, self.g, self.p)
+            given = {"table": solution.table, "t": solution.t, **given}
+        if "table" in given and self.name == "thc":
+            return Params(bits=self.bits or _BITS, n=world_size, seed=seed, **given)
+        return replace(settings.setting(self.name, world_size, seed, self.bits, self.correlation), **given)
 
     def build(self, rank: int, world_size: int, seed: int) -> Codec:
         """One rank's."""
         return ThcCodec(self.name, self.params(world_size, seed), rank)
-
-
-def _paper(name: str, rounding: Rounding) -> Thc:
-    return Thc(
-        p=1 / 32,
-        t=PAPER_T,
-        table=PAPER_TABLE,
-        scale_per="tensor",
-        rounding=rounding,
-        name=name,
-    )
-
-
-def _uniform() -> Thc:
-    return Thc(g=15, p=1 / 1024, table=tuple(range(16)), name="thc-uniform")
-
-
-def _terngrad() -> Thc:
-    return Thc(
-        bits=2,
-        g=2,
-        table=(0, 1, 2, 2),
-        t=1.0,
-        rotate=False,
-        norm="max",
-        rounding="independent",
-        name="terngrad",
-        error_feedback=False,
-    )
 
 
 _BY_NAME: dict[str, Callable[[], Options]] = {
@@ -150,11 +131,7 @@ _BY_NAME: dict[str, Callable[[], Options]] = {
     "f16": lambda: Plain("f16"),
     "bf16": lambda: Plain("bf16"),
     "fixed32": lambda: Plain("fixed32"),
-    "thc": Thc,
-    "thc-paper": lambda: _paper("thc-paper", "independent"),
-    "thc-release": lambda: _paper("thc-release", "shared"),
-    "thc-uniform": _uniform,
-    "terngrad": _terngrad,
+    **{name: partial(Thc, name=name) for name in settings.NAMES},
     "topk": Largest,
 }
 NAMES = tuple(_BY_NAME)
@@ -174,9 +151,10 @@ def resolve(codec: str | Options) -> Options:
 
 def describe(options: Options, seed: int) -> str:
     """A codec in a few words and a digest of every parameter; '' says nothing that a round would not."""
-    settings: dict[str, Any] = {**asdict(options), "seed": seed}  # type: ignore[call-overload]
-    text = " ".join(f"{key}={value!r}" for key, value in sorted(settings.items()))
+    values: dict[str, Any] = {**asdict(options), "seed": seed}  # type: ignore[call-overload]
+    if isinstance(options, Plain):
+        return options.name
+    text = " ".join(f"{key}={value!r}" for key, value in sorted(values.items()))
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    shown = {key: settings[key] for key in ("bits", "g", "p", "share") if settings.get(key) is not None}
-    words = " ".join(f"{key} {value:.4g}" for key, value in shown.items())
-    return f"{options.name} {words} #{digest}" if words else options.name
+    shown = {key: values[key] for key in ("bits", "g", "p", "share") if values.get(key) is not None}
+    return " ".join([options.name, *(f"{key} {value:.4g}" for key, value in shown.items()), f"#{digest}"])

@@ -1,4 +1,5 @@
-"""topk: the largest share of a chunk's values, the rest waits for its turn in the residual (Lin et al., arXiv 1712.01887).
+"""topk: the largest share of a chunk's values, the rest waits for its turn in the residual (Lin et al., arXiv
+1712.01887).
 
 On the wire it is dense float32 with zeros for now; what a sparse encoding would have sent is in the statistics. Law: as
 f32's, of the values that were kept.

@@ -46,9 +46,9 @@ class Session:
     `chunk_bytes` and `window` are wishes. `timeout_s` ends a wait for a rank that lives and does not come; by
     default the appliance's straggler time-out.
 
-    `link="emulated"` needs no appliance: the ranks of `process_group` (None: torch.distributed's default group) exchange
-    the same encodings and add them as an appliance would, bit for bit, at no speed that says anything. All of them
-    construct their sessions together.
+    `link="emulated"` needs no appliance: the ranks of `process_group` (None: torch.distributed's default group)
+    exchange the same encodings and add them as an appliance would, bit for bit, at no speed that says anything. All
+    of them construct their sessions together.
 
     Use it as a context manager: it leaves at the end, and only closes when an exception passes. Thread-safe.
     """
@@ -190,8 +190,8 @@ class Session:
         is summed modulo 2^32, float32 by `codec` (the session's by default; one whose op was not joined with is
         refused). `error_feedback` is what a lossy codec carries from one reduction of this tensor to the next.
         With async_op the sum goes on in the background: the tensor belongs to the session until the returned Work is
-        complete. Raises UnsupportedTensor, ConfigurationError, or the error that ended the session (EpochEnded, Timeout,
-        SessionClosed).
+        complete. Raises UnsupportedTensor, ConfigurationError, or the error that ended the session (EpochEnded,
+        Timeout, SessionClosed).
         """
         self._check_usable()
         if not async_op:
@@ -216,7 +216,9 @@ class Session:
         key = (options, values.dtype.str)
         if key not in self._codecs:
             codec = codecs.for_array(values.dtype, options, self.rank, self.world_size, self._seed)
-            if codec.op not in self._ops or (codec.table or self._tables.get(codec.op)) != self._tables.get(codec.op):
+            if codec.op not in self._ops or (codec.table or self._tables.get(codec.op)) != self._tables.get(
+                codec.op
+            ):
                 raise ConfigurationError(
                     f"codec {codec.name} needs the op {codec.op} with its own table, and this session joined with "
                     f"{codecs.describe(self.codec, self._seed)}: join a session of its own with codec={codec.name!r}"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pascaline.contract import control as contract
 from pascaline.errors import ApplianceUnreachable, EpochEnded, PascalineError
-from pascaline.link import Link
 from pascaline.reduce import Line
 from pascaline.session.control import EMULATED_HANDSHAKE_S, HANDSHAKE_S, Control, Message
 from pascaline.session.epochs import Epochs
@@ -17,13 +16,16 @@ from pascaline.session.identity import Identity
 from pascaline.session.join import Joining, refusal
 from pascaline.session.membership import Listener, Wishes
 
+if TYPE_CHECKING:
+    from pascaline.link.verbs import VerbsLink
+
 _LEFT_S = 10.0
 
 
 class ApplianceMembership:
     """One rank's, at the appliance that `identity` names."""
 
-    link: Link
+    link: VerbsLink
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
@@ -50,7 +52,7 @@ class ApplianceMembership:
             undo.callback(self.link.close)
             joining.connect(self.link, self._offer)
             undo.pop_all()  # from here on `hang_up`, the progress thread and `release` undo
-        self.classes = [pool.pool_class for pool in self._offer.pools]
+        self.classes[:] = [pool.pool_class for pool in self._offer.pools]
         self.straggler_timeout_s = self._offer.straggler_timeout_s
         self.leave_timeout_s = 2 * self._offer.deadline_s + _LEFT_S
 

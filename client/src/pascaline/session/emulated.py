@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from pascaline.errors import EpochEnded, JoinRefused, PascalineError
 from pascaline.link import LinkFault, Result
@@ -72,7 +72,6 @@ class EmulatedMembership:
 
     where = "the emulated job"
     leave_timeout_s = 10.0
-    classes: ClassVar[list[str]] = ["data", "small"]
     link: EmulatedLink
 
     def __init__(self, process_group: Any, timeout_s: float | None) -> None:
@@ -80,6 +79,7 @@ class EmulatedMembership:
 
         self.rank, self.world_size = emulated.ranks_of(process_group)
         self.job = "emulated"
+        self.classes = ["data", "small"]
         self.straggler_timeout_s = STRAGGLER_TIMEOUT_S if timeout_s is None else timeout_s
         self._process_group = process_group
         self._listener: Listener | None = None

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from pascaline.contract import control as contract
 from pascaline.errors import ApplianceUnreachable, ContractMismatch, PascalineError
-from pascaline.link import Link, LinkFault, Result
+from pascaline.link import LinkFault, QueuePairs, Result
 from pascaline.reduce import Line
 from pascaline.session.control import ConnectionLost, Message
 from pascaline.session.handshake import Handshake, specs_of
@@ -38,7 +38,7 @@ class Epochs(Handshake):
         self,
         offer: contract.Offer,
         appliance: str,
-        link: Link,
+        link: QueuePairs,
         lines: Sequence[Line],
         say: Callable[[Message], None],
     ) -> None:

@@ -22,7 +22,7 @@ from pascaline.errors import (
     PascalineError,
     Timeout,
 )
-from pascaline.link import Link, LinkFault, Result
+from pascaline.link import LinkFault, QueuePairs, Result
 from pascaline.session.control import ConnectionLost, Control, Message
 from pascaline.session.handshake import Handshake
 from pascaline.session.identity import Identity
@@ -81,7 +81,7 @@ class Joining(Handshake):
             )
         return offer
 
-    def connect(self, link: Link, offer: contract.Offer) -> None:
+    def connect(self, link: QueuePairs, offer: contract.Offer) -> None:
         """The job's first epoch begins, or one sentence says what does not pass."""
         link.receive_from(offer.address, offer.mtu, offer.traffic_class)
         try:

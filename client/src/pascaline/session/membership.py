@@ -34,7 +34,7 @@ class Wishes:
         """Refuse what the contract would, before any device is opened."""
         if len(self.plan) > PLAN_MAX_CHARS:
             raise ConfigurationError(
-                f"plan has {len(self.plan)} characters, the codec's included: pass a digest, of at most {PLAN_MAX_CHARS}"
+                f"plan has {len(self.plan)} characters, with the codec: pass a digest, of at most {PLAN_MAX_CHARS}"
             )
         for name, wish in (("chunk_bytes", self.chunk_bytes), ("window", self.window)):
             if wish is not None and wish < 1:
@@ -96,13 +96,17 @@ class Membership(Protocol):
     rank: int
     world_size: int
     job: str
-    link: Link
-    classes: Sequence[str]
+    classes: list[str]
     """Of the link's pools: "data" or "small"."""
     where: str
     """For messages: of whom this is a membership."""
     straggler_timeout_s: float
     leave_timeout_s: float
+
+    @property
+    def link(self) -> Link:
+        """The progress thread's from `begin` on."""
+        ...
 
     def join(self, wishes: Wishes) -> None:
         """Return when every rank is ready, or raise what ended the join with nothing left open."""

@@ -185,7 +185,9 @@ class Progress:
             self._lines[result.pool].arrived(result)
             self._last_progress = time.monotonic()
             self._waiting = ((), "")
-        while any([self._small.advance(), self._data.advance()]):  # in turn: norms are computed between encodings
+        while any(
+            [self._small.advance(), self._data.advance()]
+        ):  # in turn: norms are computed between encodings
             pass
 
     def _complete(self, work: Work, error: PascalineError | None = None) -> None:

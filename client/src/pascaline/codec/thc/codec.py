@@ -1,7 +1,7 @@
 """The machine of docs/thc.md as a codec: arrays and chunks on this side, its three functions on the other.
 
-Law: with l a block's scale, every decoded coordinate of an unclipped block is within n * (largest step of the table) * l of
-the sum, and its expectation is the sum times `debias`.
+Law: with l a block's scale, every decoded coordinate of an unclipped block is within n * (largest step of the table)
+* l of the sum, and its expectation is the sum times `debias`.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class ThcCodec(Codec):
         elems = slot_bytes * 8 // self.params.sum_bits // BLOCK * BLOCK
         if not elems:
             raise ConfigurationError(
-                f"{self.name} needs slots of {BLOCK * self.params.sum_bits // 8} bytes, a block's sums, and the job has "
-                f"{slot_bytes}: join with a larger chunk_bytes"
+                f"{self.name} needs slots of {BLOCK * self.params.sum_bits // 8} bytes, a block's sums, and the job "
+                f"has {slot_bytes}: join with a larger chunk_bytes"
             )
         return elems
 
@@ -98,7 +98,9 @@ class ThcCodec(Codec):
         )
 
     def decode(self, place: Place, combined: Bytes, _carry: Carry, scales: Floats, values: Array) -> None:
-        """Everybody contributes. A block whose scale is no number decodes to it; its pending residual is the old one."""
+        """Everybody contributes. A block whose scale is no number decodes to it; its pending residual is the old
+        one.
+        """
         self._machine.decode(
             self.params,
             place.sequence & _U32,
@@ -146,7 +148,7 @@ class _Reference:
 def fastest() -> Machine:
     """The C kernels where they are built, else the reference, which needs PyTorch; both compute the same bits."""
     try:
-        kernels: Machine = importlib.import_module("pascaline.codec.thc.kernels")  # type: ignore[assignment]
+        kernels: Machine = importlib.import_module("pascaline.codec.thc.kernels")
     except ImportError:
         return reference()
     return kernels

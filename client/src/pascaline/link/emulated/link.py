@@ -1,7 +1,7 @@
 """A link without an appliance: contributions travel by the process group's all_gather, and every rank adds them itself.
 
-Each pool has a thread and a Gloo group of its own, never the user's, so that rounds keep their order whatever else the job
-exchanges. Slots, rounds and completions are as over RoCE; only the time that they take says nothing.
+Each pool has a thread and a Gloo group of its own, never the user's, so that rounds keep their order whatever else
+the job exchanges. Slots, rounds and completions are as over RoCE; only the time that they take says nothing.
 """
 
 from __future__ import annotations
@@ -141,6 +141,7 @@ class EmulatedLink:
     def __init__(self, process_group: Any, timeout_s: float) -> None:
         self.rank, self.world_size = ranks_of(process_group)
         self._members = dist.get_process_group_ranks(process_group)
+        self._everybody = len(self._members) == dist.get_world_size()
         self._timeout = timedelta(seconds=timeout_s)
         self._lock = threading.Lock()
         self._landed: list[Result] = []
@@ -154,7 +155,10 @@ class EmulatedLink:
 
     def _new_group(self) -> Any:
         return dist.new_group(
-            self._members, timeout=self._timeout, backend="gloo", use_local_synchronization=True
+            self._members,
+            timeout=self._timeout,
+            backend="gloo",
+            use_local_synchronization=not self._everybody,
         )
 
     def gather(self, text: str) -> list[str]:
@@ -163,8 +167,12 @@ class EmulatedLink:
         dist.all_gather_object(texts, text, group=self._groups[0])
         return texts
 
-    def open(self, ops: Sequence[str], tables: Mapping[str, Sequence[int]], sizes: Sequence[PoolSize]) -> None:
-        """Rounds may begin. `ops`: op windows from 1 up, as in a join; `sizes`: of the pools for data and for scales."""
+    def open(
+        self, ops: Sequence[str], tables: Mapping[str, Sequence[int]], sizes: Sequence[PoolSize]
+    ) -> None:
+        """Rounds may begin. `ops`: op windows from 1 up, as in a join; `sizes`: of the pools for data and for
+        scales.
+        """
         self.ops, self.tables = ops, tables
         self.pools = [
             EmulatedPool(self, index, size, group)
@@ -222,7 +230,9 @@ class EmulatedLink:
             pool.stop()
         for pool in self.pools:
             pool.thread.join(timeout=1.0)
-        if not any(pool.thread.is_alive() for pool in self.pools):
+        # The name of a group that only its members make is taken from their ranks, and free again once it is destroyed:
+        # the next session would meet this one's addresses in the store.
+        if self._everybody and not any(pool.thread.is_alive() for pool in self.pools):
             for group in self._groups:
                 with contextlib.suppress(Exception):  # the user may have destroyed all groups already
                     dist.destroy_process_group(group)

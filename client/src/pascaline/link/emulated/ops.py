@@ -1,7 +1,7 @@
 """What the aggregator does to the contributions of a round, in numpy: the same bytes as dpdk_c/arith makes.
 
-Float sums are added in the order of ranks; the appliance's order is that of arrival, so those agree where every partial sum
-is exact, and all other ops always do.
+Float sums are added in the order of ranks; the appliance's order is that of arrival, so those agree where every
+partial sum is exact, and all other ops always do.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from numpy.typing import NDArray
 Bytes = NDArray[np.uint8]
 Table = Sequence[int]
 UNIT_BYTES = 64
-"""Indices are packed in units of 64 bytes: index i of a byte is coordinate 64 * i + (number of the byte in its unit)."""
+"""Indices are packed in units of 64 bytes: index i of a byte is coordinate 64 * i + (number of the byte in its
+unit).
+"""
 
 
 def combine(op: str, contributions: Sequence[Bytes], table: Table = ()) -> Bytes:
     """(result bytes,) of the ranks' (contribution bytes,), in rank order; `table` for ops that look indices up."""
     with np.errstate(all="ignore"):  # an overflow to Inf is a result, and int32 wraps
-        result: Bytes = _OPS[op](contributions, table).view(np.uint8)
-    return result
+        return _OPS[op](contributions, table).view(np.uint8)
 
 
 def _sum(dtype: str, contributions: Sequence[Bytes], _table: Table) -> NDArray[Any]:
@@ -42,7 +43,10 @@ def _max(contributions: Sequence[Bytes], _table: Table) -> NDArray[Any]:
 
 
 def _or(contributions: Sequence[Bytes], _table: Table) -> NDArray[Any]:
-    return np.bitwise_or.reduce(np.stack([one.view("<u4") for one in contributions]), axis=0)
+    total = contributions[0].view("<u4").copy()
+    for other in contributions[1:]:
+        total |= other.view("<u4")
+    return total
 
 
 def _sum_f16(contributions: Sequence[Bytes], _table: Table) -> NDArray[Any]:
