@@ -26,6 +26,8 @@ static uint32_t next_random(uint32_t *state)
 static uint32_t write_length(uint32_t *state)
 {
     static const uint32_t lengths[] = {4,
+                                       64,
+                                       128,
                                        SCRIPT_MTU - 4,
                                        SCRIPT_MTU,
                                        SCRIPT_MTU + 4,
@@ -40,7 +42,7 @@ static uint32_t write_length(uint32_t *state)
 static struct psc_header sound_header(uint8_t opcode, const struct psc_qp_spec *qp, uint32_t *state)
 {
     static const uint8_t syndromes[] = {0x1f, 0x1f, 0x60, 0x2c, 0x61, 0x00};
-    uint64_t window = next_random(state) % 8 == 0 ? 0 : 1 + next_random(state) % 2;
+    uint64_t window = next_random(state) % 8 == 0 ? 0 : 1 + next_random(state) % SCRIPT_OPS;
 
     return (struct psc_header){.opcode = opcode,
                                .ack_req = next_random(state) % 2,

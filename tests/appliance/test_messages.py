@@ -33,12 +33,13 @@ POLITE = {1000, 1003, 1006, 1007, 1008, 1009}
 JOIN = {
     "type": "join",
     "control_version": contract.CONTROL_VERSION,
-    "wire_version": 1,
+    "wire_version": 2,
     "job": "fuzz",
     "restart_count": 0,
     "rank": 0,
     "world_size": 1,
-    "ops": ["sum_i32"],
+    "ops": ["sum_i32", "lut2_u8"],
+    "tables": {"lut2_u8": [0, 1, 2, 2]},
     "plan": "",
     "mtu": 1024,
     "address": WORKER_IP,
@@ -86,6 +87,12 @@ def mutated_connect() -> st.SearchStrategy[dict[str, Any]]:
     return st.builds(lambda pools: {"type": "connect", "pools": pools}, st.lists(pool, max_size=9))
 
 
+def mutated_tables() -> st.SearchStrategy[dict[str, Any]]:
+    entries = st.lists(st.integers(-1, 1 << 33) | st.integers(0, 255), max_size=300)
+    names = st.sampled_from(["lut2_u8", "lut8_u16", "sum_i32"]) | texts
+    return st.dictionaries(names, entries | values, max_size=3).map(lambda tables: JOIN | {"tables": tables})
+
+
 deep = st.builds(
     lambda depth, bracket: bracket[0] * depth + bracket[1] * depth,
     st.sampled_from([10, 500, 5000, 30000]),
@@ -94,6 +101,7 @@ deep = st.builds(
 sound = st.sampled_from([JOIN, CONNECT, LEAVE]).map(json.dumps)
 broken = st.one_of(
     mutated(JOIN).map(json.dumps),
+    mutated_tables().map(json.dumps),
     mutated(CONNECT).map(json.dumps),
     mutated_connect().map(json.dumps),
     mutated(LEAVE).map(json.dumps),

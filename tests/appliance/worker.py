@@ -153,8 +153,8 @@ class Control:
         self._open(rack)
         self.join = {
             "type": "join",
-            "control_version": 2,
-            "wire_version": 1,
+            "control_version": 3,
+            "wire_version": 2,
             "job": "test",
             "restart_count": 0,
             "rank": rank,

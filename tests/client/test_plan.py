@@ -1,12 +1,14 @@
 """plan: chunks cover an array exactly; remote addresses take apart as the contract says."""
 
+import typing
+
 import cffi
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pascaline import plan
-from pascaline.contract import wire
+from pascaline.contract import control, wire
 
 
 @given(st.integers(0, 10_000), st.integers(1, 700))
@@ -44,7 +46,12 @@ def test_the_layout_is_the_header_s() -> None:
         == (56, 24)
     )
     assert wire.OPS["max_f32"] == lib.PSC_OP_MAX_F32
-    assert {"probe", "sum_i32", "sum_f32", "max_f32", "sum_bf16", "lut4_u8", "or_u32"} <= set(wire.OPS)
+    ops = set(typing.get_args(control.Op))
+    assert set(wire.OPS) == {"probe", *ops}
+    assert set(wire.UNIT_BYTES) == set(wire.EXPANSIONS) == ops
+    assert (wire.UNIT_BYTES["sum_f16"], wire.UNIT_BYTES["lut4_u8"]) == (4, 64)
+    assert (wire.EXPANSIONS["sum_bf16"], wire.EXPANSIONS["lut2_u16"]) == (2, 8)
+    assert (wire.TABLE_ENTRIES["lut8_u16"], wire.SUM_MAX["lut4_u8"]) == (256, 255)
 
 
 def test_an_immediate_is_known() -> None:

@@ -54,13 +54,14 @@ POOL_CONNECT = {
 FROM_WORKER: list[dict[str, Any]] = [
     {
         "type": "join",
-        "control_version": 2,
-        "wire_version": 1,
+        "control_version": 3,
+        "wire_version": 2,
         "job": "digits@host-1:4/run_2",
         "restart_count": 0,
         "rank": 63,
         "world_size": 64,
-        "ops": ["sum_f32", "sum_i32", "max_f32"],
+        "ops": ["sum_f32", "max_f32", "lut2_u8"],
+        "tables": {"lut2_u8": [0, 1, 2, 255]},
         "plan": "",
         "mtu": 4096,
         "address": "10.0.0.2",
@@ -81,6 +82,7 @@ FROM_APPLIANCE: list[dict[str, Any]] = [
         "straggler_timeout_s": 1800.0,
         "deadline_s": 5.0,
         "complete": [4294967295],
+        "tables": {"lut2_u8": 32 * "0f"},
     },
     {"type": "connected"},
     {"type": "ready", "epoch": 7},
@@ -138,7 +140,11 @@ def test_an_unknown_type_is_refused(adapter: Any, message: dict[str, Any]) -> No
         ("world_size", 0),
         ("world_size", True),
         ("ops", []),
-        ("ops", ["sum_f16"]),
+        ("ops", ["sum_f8"]),
+        ("tables", {"lut3_u8": [0, 1]}),
+        ("tables", {"lut2_u8": [0, 1, 2, -1]}),
+        ("tables", {"lut2_u8": [0, 1, 2, 1.5]}),
+        ("tables", {"lut2_u8": "0123"}),
         ("ops", ["sum_f32"] * 16),
         ("mtu", 1500),
         ("job", ""),
@@ -185,3 +191,11 @@ def test_it_speaks_of_the_same_things_as_the_wire_contract() -> None:
         limit("Offer", "pools", "max_length") == limit("Connect", "pools", "max_length") == wire.PSC_MAX_POOLS
     )
     assert limit("Join", "job", "max_length") < wire.PSC_STATS_JOB_NAME_BYTES
+
+
+def test_a_table_s_hash_is_of_one_byte_per_entry() -> None:
+    """Of the bytes 00 01 02 ff: what `printf '\\0\\1\\2\\377' | sha256sum` says."""
+    assert (
+        control.table_hash([0, 1, 2, 255])
+        == "3d1f57c984978ef98a18378c8166c1cb8ede02c03eeb6aee7e2f121dfeee3e56"
+    )

@@ -80,14 +80,48 @@ def test_structs_have_no_hidden_padding(definition: str) -> None:
         assert end == ffi.sizeof(struct), f"{name} has padding at its end"
 
 
+OP_FACTS = {
+    "psc_op_unit": "PSC_UNIT_",
+    "psc_op_expansion": "PSC_EXPANSION_",
+    "psc_op_table": "PSC_TABLE_",
+    "psc_op_sum_max": "PSC_SUM_MAX_",
+}
+
+
 @pytest.mark.parametrize("definition", HEADERS)
 def test_enums_count_themselves(definition: str) -> None:
-    """Values are dense from 0 and the last member is their number: arrays by enum and loops over it are right."""
+    """Values are dense from 0 and the last member is their number: arrays by enum and loops over it are right.
+
+    Facts about ops are no such enums: see the next test.
+    """
     text = (CONTRACT / definition).read_text()
     ffi = parsed(text)
-    names = re.findall(r"^enum (\w+) \{", text, re.MULTILINE)
+    names = [name for name in re.findall(r"^enum (\w+) \{", text, re.MULTILINE) if name not in OP_FACTS]
     assert names
     for name in names:
         members = sorted(ffi.typeof(f"enum {name}").elements.items())
         assert [value for value, _ in members] == list(range(len(members))), name
         assert members[-1][1].endswith("_COUNT"), name
+
+
+def test_every_op_has_its_facts_and_they_fit_each_other() -> None:
+    """To look up: a unit of 64 bytes holds 64 * 8 / n indices, and its sums are `expansion` times as long."""
+    ffi = parsed((CONTRACT / "psc_wire.def.h").read_text())
+    facts = {
+        enum: {name.removeprefix(prefix): v for name, v in ffi.typeof(f"enum {enum}").relements.items()}
+        for enum, prefix in OP_FACTS.items()
+    }
+    ops = {name.removeprefix("PSC_OP_") for name in ffi.typeof("enum psc_op").relements} - {"PROBE", "COUNT"}
+    look_ups = {op: re.fullmatch(r"LUT(\d)_U(\d+)", op) for op in ops if op.startswith("LUT")}
+    assert set(facts["psc_op_unit"]) == set(facts["psc_op_expansion"]) == ops
+    assert set(facts["psc_op_table"]) == set(facts["psc_op_sum_max"]) == set(look_ups)
+    for op, match in look_ups.items():
+        assert match is not None
+        index_bits, sum_bits = map(int, match.groups())
+        assert facts["psc_op_unit"][op] == 64
+        assert facts["psc_op_expansion"][op] * index_bits == sum_bits
+        assert facts["psc_op_table"][op] == 1 << index_bits
+        assert facts["psc_op_sum_max"][op] == (1 << sum_bits) - 1
+    for op in ops - set(look_ups):
+        assert facts["psc_op_unit"][op] == 4
+        assert facts["psc_op_expansion"][op] == (2 if op in ("SUM_F16", "SUM_BF16") else 1)

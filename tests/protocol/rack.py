@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +47,7 @@ class Job:
     mtu: int
     window: int
     chunk_bytes: int
+    tables: Mapping[int, bytes]
     workers: list[list[Worker]]  # by pool, then rank
 
 
@@ -135,15 +136,21 @@ class Rack:
         worker_psn: int | None = None,
         appliance_psn: int | None = None,
         prefix: str | None = None,
+        ops: Sequence[int] = OPS,
+        tables: Mapping[int, bytes] | None = None,
     ) -> Job:
-        """Attaches a job with `packets` full packets per slot; connects its QPs unless told not to."""
+        """Attaches a job with `packets` full packets per slot; connects its QPs unless told not to.
+
+        Op window k is ops[k-1]; `tables` by enum psc_op.
+        """
         index = len(self.jobs)
         stats = ffi.new("struct psc_job_stats *")
         spec = {
             "world_size": world,
             "mtu": mtu,
-            "ops": OPS,
-            "op_count": len(OPS),
+            "ops": list(ops),
+            "op_count": len(ops),
+            "tables": [list((tables or {}).get(op, b"")) for op in range(lib.PSC_OP_COUNT)],
             "pools": [
                 {"pool_class": p, "window": window, "chunk_bytes": packets * mtu} for p in range(pools)
             ],
@@ -153,7 +160,7 @@ class Rack:
         }
         handle = lib.psc_job_new(ffi.new("struct psc_job_spec *", spec), self._memory)
         assert handle != ffi.NULL
-        job = Job(handle, stats, mtu, window, packets * mtu, [])
+        job = Job(handle, stats, mtu, window, packets * mtu, tables or {}, [])
         self.jobs.append(job)
         assert self.apply("ATTACH", job)
         psns = (worker_psn, appliance_psn)

@@ -1,7 +1,7 @@
 """Whole jobs over a network that loses, repeats, delays and reorders, with a port that sometimes keeps what it sends.
 
-One seed is one deterministic run. It must end in exact sums on every rank, with every byte added once, and the same PSN
-must carry the same bytes however often it is sent.
+One seed is one deterministic run, with any ops. It must end in exact sums on every rank, with every byte added once,
+and the same PSN must carry the same bytes however often it is sent.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from . import wire
-from .rack import RETRANSMIT_NS, Rack, results
+from . import ops, wire
+from .library import lib
+from .rack import RETRANSMIT_NS, Job, Rack, results
 from .wire import PSN_MASK, Packet
 from .worker import Array, Worker, distance
 
@@ -33,7 +34,8 @@ class Nic:
     """A worker with go-back-N of its own, and a training process that follows the window rule."""
 
     worker: Worker
-    messages: list[Array]  # by round
+    ops: list[int]  # by round, as the next two
+    messages: list[bytes]
     sums: list[Array]
     stream: list[Packet] = field(default_factory=list)  # requests that are not acknowledged
     cursor: int = 0
@@ -43,7 +45,9 @@ class Nic:
     def post(self) -> None:
         """Rule 5: round r+W only after result r was received and drained."""
         while self.posted < min(len(self.messages), self.worker.received + self.worker.job.window):
-            self.stream += self.worker.write(self.posted, self.messages[self.posted])
+            self.stream += self.worker.write(
+                self.posted, self.messages[self.posted], op=self.ops[self.posted]
+            )
             self.posted += 1
 
     def pump(self, now_ns: int) -> list[Packet]:
@@ -127,27 +131,39 @@ def start_psn(rnd: random.Random) -> int:
     return rnd.choice([rnd.getrandbits(24), PSN_MASK - rnd.randrange(40)])
 
 
+def draw_round(job: Job, rnd: random.Random) -> tuple[int, int]:
+    """An op and a contribution's length: a unit, a slot full, or between. Where there is room, half of them expand."""
+    longest = {op: job.chunk_bytes // ops.EXPANSION[op] // ops.UNIT[op] for op in ops.ALL_OPS}
+    expanding = [op for op, units in longest.items() if ops.EXPANSION[op] > 1 and units > 0]
+    plain = [lib.PSC_OP_SUM_I32, lib.PSC_OP_OR_U32]
+    op = rnd.choice(rnd.choice([expanding, plain]))
+    return op, ops.UNIT[op] * rnd.choice([1, rnd.randint(1, longest[op]), longest[op]])
+
+
 def make_nics(rack: Rack, rnd: random.Random, rounds: int) -> list[Nic]:
     nics = []
     for job in rack.jobs:
         for workers in job.workers:
-            slot_elems = job.chunk_bytes // 4
-            lengths = [rnd.choice([1, rnd.randint(1, slot_elems), slot_elems]) for _ in range(rounds)]
-            parts = [
-                [np.array([rnd.getrandbits(31) for _ in range(n)], np.int32) for n in lengths]
-                for _ in workers
+            drawn = [draw_round(job, rnd) for _ in range(rounds)]
+            rng = np.random.default_rng(rnd.getrandbits(32))
+            parts = [[ops.contribution(op, rng, length) for op, length in drawn] for _ in workers]
+            sums = [
+                ops.expected(op, [part[r] for part in parts], job.tables.get(op, b""))
+                for r, (op, _) in enumerate(drawn)
             ]
-            sums = [np.sum(rank_parts, axis=0, dtype=np.int32) for rank_parts in zip(*parts, strict=True)]
-            nics += [Nic(worker, part, sums) for worker, part in zip(workers, parts, strict=True)]
+            kinds = [op for op, _ in drawn]
+            nics += [Nic(worker, kinds, part, sums) for worker, part in zip(workers, parts, strict=True)]
     return nics
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_job_over_a_bad_network_ends_in_exact_sums(make_rack, seed):
     rnd = random.Random(seed)
-    shape = {"world": rnd.randint(1, 4), "window": rnd.choice([1, 2, 4]), "packets": rnd.choice([1, 2, 4])}
+    shape = {"world": rnd.randint(1, 4), "window": rnd.choice([1, 2, 4]), "packets": rnd.choice([1, 2, 4, 9])}
     rack = make_rack(
         seed=seed,
+        ops=ops.ALL_OPS,
+        tables=ops.tables(shape["world"]),
         max_unacked=rnd.choice([1, 4, 16, 128]),
         pools=rnd.choice([1, 1, 2]),
         worker_psn=start_psn(rnd),
@@ -180,5 +196,5 @@ def test_a_job_over_a_bad_network_ends_in_exact_sums(make_rack, seed):
     assert [event for event in rack.events() if event.kind != "waiting"] == []
     stats = rack.jobs[0].stats
     assert stats.rounds_completed == rounds * len(rack.jobs[0].workers)
-    sent_bytes = sum(message.nbytes for nic in nics for message in nic.messages)
-    assert (stats.contribution_bytes, stats.result_bytes) == (sent_bytes, sent_bytes)
+    assert stats.contribution_bytes == sum(len(message) for nic in nics for message in nic.messages)
+    assert stats.result_bytes == sum(result.nbytes for nic in nics for result in nic.sums)

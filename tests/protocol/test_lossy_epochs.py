@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from . import wire
+from . import ops, wire
 from .rack import Event, Rack, results
 from .test_lossy import MAX_STEPS, SEEDS, STEP_NS, Network, Nic, Port, make_nics, start_psn
 from .wire import Packet
@@ -132,21 +132,25 @@ class Run:
 
     def __init__(self, make_rack, seed: int, *, kills: int) -> None:
         rnd = self.random = random.Random(seed)
-        window = rnd.choice([1, 2, 4])
+        window, world = rnd.choice([1, 2, 4]), rnd.randint(2, 4)
         self.rack: Rack = make_rack(
             seed=seed,
+            ops=ops.ALL_OPS,
+            tables=ops.tables(world),
             connected=False,
             max_unacked=rnd.choice([1, 4, 16, 128]),
             pools=rnd.choice([1, 1, 2]),
             worker_psn=start_psn(rnd),
             appliance_psn=start_psn(rnd),
-            world=rnd.randint(2, 4),
+            world=world,
             window=window,
-            packets=rnd.choice([1, 2, 4]),
+            packets=rnd.choice([1, 2, 4, 9]),
         )
         self.rack.build, self.rack.read = wire.quick_build, wire.quick_read
         self.rounds = 3 * window + 3
-        self.nics = [MortalNic(n.worker, n.messages, n.sums) for n in make_nics(self.rack, rnd, self.rounds)]
+        self.nics = [
+            MortalNic(n.worker, n.ops, n.messages, n.sums) for n in make_nics(self.rack, rnd, self.rounds)
+        ]
         self.control = Control(self.rack, rnd, self.nics)
         self.reaper = Reaper(self.rack, rnd, self.nics, kills)
         self._to_lane, self._to_workers, self._port = Network(rnd), Network(rnd), Port(self.rack, rnd)
@@ -197,7 +201,7 @@ def test_a_job_whose_queue_pairs_die_ends_in_exact_sums(make_rack, seed):
     run.rack.release()
     stats = run.rack.jobs[0].stats
     assert stats.rounds_completed == run.rounds * len(run.rack.jobs[0].workers)
-    assert stats.contribution_bytes >= sum(message.nbytes for nic in run.nics for message in nic.messages)
+    assert stats.contribution_bytes >= sum(len(message) for nic in run.nics for message in nic.messages)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS // 3))

@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
+from pascaline_appliance import lookups
 from pascaline_appliance.config import Config
 from pascaline_appliance.contract.control import CONTROL_VERSION, Join
 from pascaline_appliance.dataplane import MAX_CHUNK_BYTES, MAX_WINDOW, WIRE_VERSION, PoolPlan
@@ -66,6 +67,7 @@ def check_join(join: Join, config: Config, jobs: Collection[str]) -> Join:
     check_versions(join.control_version, join.wire_version)
     if join.rank >= join.world_size:
         raise Refusal("rank", f"rank {join.rank} is not below world size {join.world_size}")
+    lookups.check(join, who(join))
     address = _worker_address(join, config)
     if join.job not in jobs and len(jobs) >= config.limits.max_jobs:
         raise Refusal("budget", f"{len(jobs)} jobs are open, limits.max_jobs is {config.limits.max_jobs}")
@@ -114,6 +116,7 @@ def check_agreement(first: Join, join: Join) -> None:
             f"{who(join)} wants the ops {', '.join(join.ops)}, {who(first)} {', '.join(first.ops)}: use one codec"
             " on all ranks",
         )
+    lookups.check_agreement(first, join, who(first), who(join))
     if join.plan != first.plan:
         raise Refusal(
             "plan",

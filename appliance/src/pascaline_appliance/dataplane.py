@@ -4,13 +4,14 @@ into exceptions. Everything here is called by one thread, the one that runs the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
 from pascaline_appliance._dataplane import ffi, lib
 from pascaline_appliance.config import Config
+from pascaline_appliance.contract.control import Op
 from pascaline_appliance.errors import (
     ApplianceError,
     DataPlaneError,
@@ -45,6 +46,20 @@ def _names(enum: str, prefix: str) -> dict[int, str]:
 FAULT_NAMES = _names("enum psc_fault", "PSC_FAULT_")
 FAULTS = {name: value for value, name in FAULT_NAMES.items()}
 OPS = {name: value for value, name in _names("enum psc_op", "PSC_OP_").items()}
+
+
+def _by_op(enum: str, prefix: str) -> dict[str, int]:
+    """Op -> value, from a C enum of which members may share a value and which need not have all ops."""
+    members: dict[str, int] = ffi.typeof(enum).relements
+    values = {name.removeprefix(prefix).lower(): value for name, value in members.items()}
+    return {op: values[op] for op in sorted(values, key=OPS.__getitem__)}
+
+
+TABLE_ENTRIES = _by_op("enum psc_op_table", "PSC_TABLE_")
+"""Of the ops that look up, by name."""
+SUM_MAX = _by_op("enum psc_op_sum_max", "PSC_SUM_MAX_")
+"""What their sums hold."""
+MAX_TABLE_ENTRY: int = lib.PSC_MAX_TABLE_ENTRY
 OP_NAMES = {value: name for name, value in OPS.items()}
 POOL_CLASSES = {name: value for value, name in _names("enum psc_pool_class", "PSC_POOL_").items()}
 EVENT_NAMES = _names("enum psc_ctl_event_kind", "PSC_CTL_EVENT_")
@@ -210,6 +225,7 @@ class DataPlane:
         mtu: int,
         epoch: int,
         ops: Sequence[str],
+        tables: Mapping[Op, Sequence[int]],
         pools: Sequence[PoolPlan],
     ) -> tuple[int, list[list[QueuePairEnd]]]:
         """Reserve slots and QPNs; returns the job's number and our ends as [pool][rank]."""
@@ -219,6 +235,8 @@ class DataPlane:
         for i, op in enumerate(ops):
             spec.ops[i] = OPS[op]
         spec.op_count = len(ops)
+        for op, table in tables.items():
+            spec.tables[OPS[op]] = list(table)
         for i, pool in enumerate(pools):
             spec.pools[i].pool_class = POOL_CLASSES[pool.pool_class]
             spec.pools[i].window = pool.window

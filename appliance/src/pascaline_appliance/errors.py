@@ -8,6 +8,7 @@ RefusalReason = Literal[
     "version",
     "world_size",
     "ops",
+    "tables",
     "plan",
     "mtu",
     "rank",

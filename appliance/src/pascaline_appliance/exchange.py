@@ -5,7 +5,15 @@ from __future__ import annotations
 from ipaddress import ip_address
 
 from pascaline_appliance.config import Config
-from pascaline_appliance.contract.control import Connect, Join, Offer, PoolConnect, PoolOffer, Resume
+from pascaline_appliance.contract.control import (
+    Connect,
+    Join,
+    Offer,
+    PoolConnect,
+    PoolOffer,
+    Resume,
+    table_hash,
+)
 from pascaline_appliance.dataplane import PeerEnd, PoolPlan
 from pascaline_appliance.errors import Refusal
 from pascaline_appliance.life import Life, Member
@@ -43,6 +51,7 @@ def offer(config: Config, life: Life, rank: int) -> Offer:
         straggler_timeout_s=config.limits.straggler_timeout_s,
         deadline_s=config.limits.deadline_s,
         complete=list(life.complete),
+        tables={op: table_hash(table) for op, table in life.members[rank].join.tables.items()},
     )
 
 

@@ -98,7 +98,14 @@ class Registry:
         try:
             life.mtu, life.pools = self._plan(joins)
             life.handle, life.ends = self._dataplane.open_job(
-                life.name, exchange.LANE, life.world_size, life.mtu, life.epoch, joins[0].ops, life.pools
+                life.name,
+                exchange.LANE,
+                life.world_size,
+                life.mtu,
+                life.epoch,
+                joins[0].ops,
+                joins[0].tables,
+                life.pools,
             )
         except Refusal as refusal:
             self._barrier.refuse(life, refusal)

@@ -1,6 +1,7 @@
 """Contract: worker <-> appliance, control plane. JSON messages over one long-lived WebSocket per worker and job.
 
 A worker's sequence: Join -> Offer -> Connect -> Connected -> (probes over RDMA) -> Ready -> ... -> Leave -> Left.
+Join carries the table of every op that looks up; Offer, the first and those after a fault, echoes their hashes.
 After a fault: [Broken ->] Ended(resumable) -> Resume -> Offer -> ... -> Ready, and at any step another Ended may come.
 The appliance may send Refused before Ready or when a message cannot be, and Event or Ended at any time after Offer;
 after Refused, Left and an Ended that is not resumable it closes the connection. Pings, both ways, are the heartbeat.
@@ -11,19 +12,39 @@ Client and appliance each ship this file; neither imports the other. Numbers of 
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-CONTROL_VERSION = 2
+CONTROL_VERSION = 3
 MAX_MESSAGE_BYTES = 65536
 DEFAULT_PORT = 4790
 
 U24 = Annotated[int, Field(ge=0, lt=1 << 24)]
 U32 = Annotated[int, Field(ge=0, lt=1 << 32)]
 U64 = Annotated[str, Field(pattern=r"^0x[0-9a-fA-F]{1,16}$")]
-Op = Literal["sum_i32", "sum_f32", "max_f32"]
+Op = Literal[
+    "sum_i32",
+    "sum_f32",
+    "max_f32",
+    "sum_f16",
+    "sum_bf16",
+    "lut4_u8",
+    "lut4_u16",
+    "lut2_u8",
+    "lut2_u16",
+    "lut8_u16",
+    "or_u32",
+]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 PoolClass = Literal["data", "small"]
+
+
+def table_hash(table: Iterable[int]) -> str:
+    """SHA-256, in hexadecimal, of a table's bytes, one per entry of at most 255."""
+    return hashlib.sha256(bytes(table)).hexdigest()
 
 
 class _Message(BaseModel):
@@ -45,6 +66,10 @@ class Join(_Message):
     world_size: Annotated[int, Field(ge=1, le=64)]
     ops: Annotated[list[Op], Field(min_length=1, max_length=15)]
     """Op window k (from 1) of remote addresses is ops[k-1]; all ranks send the same list."""
+    tables: dict[Op, list[U32]] = {}
+    """For every op of `ops` that looks up, and no other: as many entries as its indices have values (16 for lut4_*, 4
+    for lut2_*, 256 for lut8_*), the first 0, not falling, the last 1 to 255; alike on all ranks. The last times the
+    world size is at most what the op's sums hold."""
     plan: Annotated[str, Field(max_length=128)]
     """Fingerprint of whatever must be alike on all ranks (model, codec); compared as text, '' is a value too."""
     mtu: Literal[256, 512, 1024, 2048, 4096]
@@ -57,7 +82,7 @@ class Join(_Message):
     host: Annotated[str, Field(max_length=255)] = ""
     """For messages that people read."""
     chunk_bytes: Annotated[int, Field(gt=0)] | None = None
-    """Wished slot size of the data pool; None: the appliance's choice."""
+    """Wished slot size of the data pool, bytes of a result; None: the appliance's choice."""
     window: Annotated[int, Field(gt=0)] | None = None
 
 
@@ -69,6 +94,7 @@ class PoolOffer(_Message):
     lane: Annotated[int, Field(ge=0)]
     window: Annotated[int, Field(gt=0)]
     chunk_bytes: Annotated[int, Field(gt=0)]
+    """Of a slot, which holds a result: a contribution has 1/expansion of it, by its op."""
     qpn: U24
     start_psn: U24
     """Of the appliance's requests."""
@@ -94,6 +120,8 @@ class Offer(_Message):
     complete: Annotated[list[U32], Field(max_length=8)] = []
     """Per pool: rounds that are complete, [] at a job's start. A worker that resumes gets the results it lacks below
     this number again, and writes its stored contributions from this round on again, after Ready."""
+    tables: dict[Op, Sha256] = {}
+    """table_hash() of each table that the data plane looks up in."""
 
 
 class PoolConnect(_Message):
@@ -171,6 +199,7 @@ class Refused(_Message):
         "version",
         "world_size",
         "ops",
+        "tables",
         "plan",
         "mtu",
         "rank",

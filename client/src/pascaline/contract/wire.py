@@ -30,6 +30,14 @@ def _enum(name: str, prefix: str) -> dict[str, int]:
 
 VERSION: int = _constants.PSC_WIRE_VERSION
 OPS = _enum("psc_op", "PSC_OP_")
+UNIT_BYTES = _enum("psc_op_unit", "PSC_UNIT_")
+"""By op: what a contribution's length is a multiple of."""
+EXPANSIONS = _enum("psc_op_expansion", "PSC_EXPANSION_")
+"""By op: bytes of the result per byte of a contribution."""
+TABLE_ENTRIES = _enum("psc_op_table", "PSC_TABLE_")
+"""Of the ops that look up."""
+SUM_MAX = _enum("psc_op_sum_max", "PSC_SUM_MAX_")
+"""What their sums hold: the table's last entry times the world size is at most this."""
 FAULTS = _enum("psc_fault", "PSC_FAULT_")
 VA_WINDOW_SHIFT: int = _constants.PSC_VA_WINDOW_SHIFT
 VA_ROUND_SHIFT: int = _constants.PSC_VA_ROUND_SHIFT

@@ -107,7 +107,7 @@ class Residuals:
             )
             warnings.warn(
                 f"error feedback of {len(short)} parameters starts at zero: the checkpoint is of {old_size} ranks, "
-                f"job has {self._world_size}, and of the residuals it lacks those of {lacks}",
+                f"this job has {self._world_size}, and of the residuals it lacks those of {lacks}",
                 stacklevel=3,
             )
 
