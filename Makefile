@@ -23,7 +23,7 @@ PYTEST := $(BIN)/python -m pytest
 SEEDS ?= 10000
 
 # What an installed distribution is made from, beyond the Python files that it is linked to.
-INSTALL_INPUTS := $(wildcard $(DISTRIBUTIONS:=/pyproject.toml) appliance/*.py appliance/src/*/*build*.py dpdk_c/*/*.h)
+INSTALL_INPUTS := $(wildcard $(DISTRIBUTIONS:=/pyproject.toml) appliance/*.py client/*.py client/kernels/*.[ch] appliance/src/*/*build*.py dpdk_c/*/*.h)
 
 .PHONY: help
 help: ## List the targets

@@ -1,0 +1,436 @@
+/* The work on one whole block for vectors of LANES floats, private to this room: this text is compiled once per vector
+ * variant, which defines the few operations that differ (vf: floats, vi: 32-bit integers, or 64-bit lanes of which
+ * Philox uses the low half). No header may be included from here: what it defines would be compiled for the
+ * variant's instruction set too.
+ *
+ * Everything of a block stays in registers and some 10 KiB of first-level cache:
+ *   encode: load, scale, flip, rotate -> y -> draw, round -> indices -> pack; with error feedback the indices' table
+ *   values go the way of decode: rotate, scale, flip -> values, or subtracted from x -> residual. */
+
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+enum {
+    VECTORS = BLOCK / LANES,
+    AT_ONCE = 8,             /* vectors that are rotated in registers */
+    PER_WORD = 16 / LANES,   /* vectors that hold one word of 16 Philox states */
+    HALVES = 2 * PER_WORD,   /* vectors of 64-bit lanes for 16 states */
+    PER_HALF = 4 * PER_WORD, /* vectors that hold 64 coordinates */
+};
+
+/* ---- Random numbers ---- */
+
+/* What of Philox' first rounds is alike in all states of a block: only the first word of the counter differs. */
+struct uniform {
+    uint32_t c0_1, c2_1, c2_2; /* to be xored into that word after the round of that number */
+};
+
+static struct uniform uniform_of(const struct psc_thc_block *block)
+{
+    const uint32_t(*key)[2] = block->job->key;
+    uint64_t product1 = (uint64_t)PHILOX_M1 * block->sequence;
+    uint32_t c0 = (uint32_t)(product1 >> 32) ^ block->chunk ^ key[0][0];
+    uint64_t product0 = (uint64_t)PHILOX_M0 * c0;
+    return (struct uniform){
+        .c0_1 = (uint32_t)product1 ^ key[1][0],
+        .c2_1 = (uint32_t)(product0 >> 32) ^ key[1][1],
+        .c2_2 = (uint32_t)product0 ^ key[2][1],
+    };
+}
+
+/* Products that all streams share: of round 0 with the first multiplier, of round 2 with the second. */
+struct begun {
+    vi product0, product1;
+};
+
+ALWAYS_INLINE struct begun philox_begin(vi q, const struct uniform *uniform)
+{
+    struct begun begun;
+    begun.product0 = vl_mul(q, vi_all(PHILOX_M0));
+    begun.product1 = vl_mul(begun.product0 ^ vi_all(uniform->c2_1), vi_all(PHILOX_M1));
+    return begun;
+}
+
+ALWAYS_INLINE void philox_stream(const struct psc_thc_job *job, const struct uniform *uniform, uint32_t stream,
+                                 struct begun begun, vi words[4])
+{
+    const uint32_t(*key)[2] = job->key;
+    const vi m0 = vi_all(PHILOX_M0), m1 = vi_all(PHILOX_M1);
+    vi c2 = vl_high(begun.product0) ^ vi_all(stream ^ key[0][1]);
+    vi product1 = vl_mul(c2, m1);
+    vi product0 = vl_mul(vl_high(product1) ^ vi_all(uniform->c0_1), m0);
+    vi c0 = vi_xor3(vl_high(begun.product1), product1, vi_all(key[2][0]));
+    vi c1 = begun.product1;
+    c2 = vl_high(product0) ^ vi_all(uniform->c2_2);
+    vi c3 = product0;
+    for (uint32_t round = 3; round < ROUNDS; round++) {
+        product0 = vl_mul(c0, m0);
+        product1 = vl_mul(c2, m1);
+        c0 = vi_xor3(vl_high(product1), c1, vi_all(key[round][0]));
+        c1 = product1;
+        c2 = vi_xor3(vl_high(product0), c3, vi_all(key[round][1]));
+        c3 = product0;
+    }
+    words[0] = c0;
+    words[1] = c1;
+    words[2] = c2;
+    words[3] = c3;
+}
+
+/* Counters q, q + step, ... in the 64-bit lanes. */
+ALWAYS_INLINE vi counters(uint32_t q, uint32_t step)
+{
+    uint32_t each[LANES] = {0};
+    for (uint32_t i = 0; i < LANES / 2; i++)
+        each[2 * i] = q + step * i;
+    return vi_load(each);
+}
+
+static void draw_signs(const struct psc_thc_block *block, uint32_t *signs)
+{
+    struct uniform uniform = uniform_of(block);
+    for (uint32_t state = 0; state < BLOCK / GROUP; state += LANES / 2) {
+        vi words[4];
+        vi q = counters(0, 1) + vi_all(block->first / GROUP + state);
+        philox_stream(block->job, &uniform, STREAM_SIGNS, philox_begin(q, &uniform), words);
+        store_pairs(signs + 4 * state, vl_merge(words[0], words[1]), vl_merge(words[2], words[3]));
+    }
+}
+
+/* Words of 16 states in order: with the even states in one vector and the odd ones in the next, merging is one step. */
+ALWAYS_INLINE void draw_words(const struct psc_thc_job *job, const struct uniform *uniform, uint32_t stream,
+                              const struct begun begun[HALVES], vi words[4 * PER_WORD])
+{
+    for (uint32_t i = 0; i < PER_WORD; i++) {
+        vi even[4], odd[4];
+        philox_stream(job, uniform, stream, begun[2 * i], even);
+        philox_stream(job, uniform, stream, begun[2 * i + 1], odd);
+        for (uint32_t w = 0; w < 4; w++)
+            words[w * PER_WORD + i] = vl_merge(even[w], odd[w]);
+    }
+}
+
+/* ---- Rotation ---- */
+
+/* Levels between whole vectors, of `count` of them. */
+ALWAYS_INLINE void levels(vf *a, uint32_t count)
+{
+    for (uint32_t h = 1; h < count; h *= 2)
+        for (uint32_t i = 0; i < count; i += 2 * h)
+            for (uint32_t j = i; j < i + h; j++) {
+                vf low = a[j], high = a[j + h];
+                a[j] = low + high;
+                a[j + h] = low - high;
+            }
+}
+
+/* Levels between `count` vectors that lie `stride` vectors apart, all of y. */
+ALWAYS_INLINE void pass(float *y, uint32_t stride, uint32_t count)
+{
+    for (uint32_t base = 0; base < VECTORS; base += stride * count)
+        for (uint32_t v = base; v < base + stride; v++) {
+            vf a[AT_ONCE];
+            for (uint32_t i = 0; i < count; i++)
+                a[i] = vf_load(y + (v + i * stride) * LANES);
+            levels(a, count);
+            for (uint32_t i = 0; i < count; i++)
+                vf_store(y + (v + i * stride) * LANES, a[i]);
+        }
+}
+
+/* ---- Encode ---- */
+
+ALWAYS_INLINE vf x_at(const struct psc_thc_input *input, uint32_t c, vf loss_scale, bool with_residual)
+{
+    vf x = vf_load(input->grad + c);
+    if (with_residual)
+        x = x + vf_load(input->residual + c) * loss_scale;
+    return x;
+}
+
+ALWAYS_INLINE void coordinates(const struct psc_thc_block *block, const struct psc_thc_input *input, float gain,
+                               bool turn, bool with_residual, float *y)
+{
+    const vf gains = vf_all(gain), loss_scale = vf_all(input->loss_scale);
+    for (uint32_t v = 0; v < VECTORS; v += AT_ONCE) {
+        vf a[AT_ONCE];
+        for (uint32_t i = 0; i < AT_ONCE; i++) {
+            a[i] = x_at(input, (v + i) * LANES, loss_scale, with_residual) * gains;
+            if (turn)
+                a[i] = lane_levels(vf_flip(a[i], block->signs, v + i));
+        }
+        if (turn)
+            levels(a, AT_ONCE);
+        for (uint32_t i = 0; i < AT_ONCE; i++)
+            vf_store(y + (v + i) * LANES, a[i]);
+    }
+    if (turn) {
+        if (MIDDLE > 1)
+            pass(y, AT_ONCE, MIDDLE);
+        pass(y, AT_ONCE * MIDDLE, LAST);
+    }
+}
+
+struct rounding {
+    struct tables tables;
+    vf t, s_pos, g, unit, half_unit;
+    vi n, rank;
+};
+
+/* Step 5 of "Encode": the index of a coordinate y with its draw v. */
+ALWAYS_INLINE vi index_of(const struct rounding *r, vf y, vi v, int cells, bool wide_v)
+{
+    vf pos = vf_min(vf_max((y + r->t) * r->s_pos, vf_all(0)), r->g);
+    vi k;
+    vf level, step;
+    look_up(&r->tables, vf_to_cell(pos), cells, &k, &level, &step);
+    /* (v + 1/2) * unit in one rounding is the same where v + 1/2 is exact, below 2^23. */
+    vf u = vf_fma(vi_to_vf(v), r->unit, r->half_unit);
+    if (wide_v)
+        u = (vi_to_vf(v) + vf_all(0.5f)) * r->unit;
+    return vi_add_if_less(k, u * step, pos - level);
+}
+
+struct streams {
+    struct uniform uniform;
+    uint32_t own;
+};
+
+/* Indices of 128 coordinates. */
+ALWAYS_INLINE void round_group(const struct psc_thc_job *job, const struct streams *streams, uint32_t q,
+                               const struct rounding *r, const float *y, int cells, bool stratified, bool wide_v,
+                               uint8_t *indices)
+{
+    struct begun begun[HALVES];
+    vi own[4 * PER_WORD], strata[4 * PER_WORD], low[PER_HALF], high[PER_HALF];
+    for (uint32_t i = 0; i < HALVES; i++)
+        begun[i] = philox_begin(counters(i / 2 * LANES + i % 2, 2) + vi_all(q), &streams->uniform);
+    draw_words(job, &streams->uniform, streams->own, begun, own);
+    if (stratified)
+        draw_words(job, &streams->uniform, STREAM_STRATA, begun, strata);
+    for (uint32_t i = 0; i < 4 * PER_WORD; i++) {
+        vi v_low = own[i] & vi_all(0xffff), v_high = vi_right(own[i], 16);
+        if (stratified) {
+            /* Both halves of a word at once: (rank + (shared * n >> 16)) mod n, where an unsigned minimum is the mod. */
+            vi stratum = v16_add(v16_mul_high(strata[i], r->n), r->rank);
+            stratum = v16_min(stratum, v16_sub(stratum, r->n));
+            v_low = vi_halves(vi_left(stratum, 16), own[i]);
+            v_high = vi_halves(stratum, vi_right(own[i], 16));
+        }
+        low[i] = index_of(r, vf_load(y + i * LANES), v_low, cells, wide_v);
+        high[i] = index_of(r, vf_load(y + 64 + i * LANES), v_high, cells, wide_v);
+    }
+    for (uint32_t i = 0; i < PER_HALF; i += 4) {
+        store_bytes(indices + i * LANES, low + i);
+        store_bytes(indices + 64 + i * LANES, high + i);
+    }
+}
+
+ALWAYS_INLINE void round_block(const struct psc_thc_block *block, uint32_t rank, const float *y, int cells,
+                               bool stratified, bool wide_v, uint8_t *indices)
+{
+    const struct psc_thc_job *job = block->job;
+    const struct streams streams = {
+        .uniform = uniform_of(block),
+        .own = STREAM_PRIVATE + (job->settings.rounding == PSC_THC_SHARED ? 0 : rank),
+    };
+    struct rounding r = {
+        .t = vf_all(job->settings.t),
+        .s_pos = vf_all(job->s_pos),
+        .g = vf_all(job->g_f32),
+        .unit = vf_all(job->draw_unit),
+        .half_unit = vf_all(job->draw_unit / 2),
+        .n = vi_all(job->settings.n * 0x10001u),
+        .rank = vi_all(rank * 0x10001u),
+    };
+    load_tables(job, cells, &r.tables);
+    for (uint32_t c = 0; c < BLOCK; c += GROUP)
+        round_group(job, &streams, 16 * ((block->first + c) / GROUP), &r, y + c, cells, stratified, wide_v, indices + c);
+}
+
+/* The largest n for which v + 1/2 is exact. */
+#define NARROW_N 128
+
+static void make_indices(const struct psc_thc_block *block, uint32_t rank, const float *y, uint8_t *indices)
+{
+    const struct psc_thc_job *job = block->job;
+    bool stratified = job->settings.rounding == PSC_THC_STRATIFIED;
+    int cells = cells_of(job);
+    if (stratified && job->settings.n > NARROW_N)
+        round_block(block, rank, y, CELLS_ANY, true, true, indices);
+    else if (cells == CELLS_FEW && stratified)
+        round_block(block, rank, y, CELLS_FEW, true, false, indices);
+    else if (cells == CELLS_FEW)
+        round_block(block, rank, y, CELLS_FEW, false, false, indices);
+    else if (stratified)
+        round_block(block, rank, y, CELLS_ANY, true, false, indices);
+    else
+        round_block(block, rank, y, CELLS_ANY, false, false, indices);
+}
+
+enum { BYTES = 4 * LANES };
+
+static void pack(const struct psc_thc_job *job, const uint8_t *indices, uint8_t *packed)
+{
+    for (uint32_t unit = 0; unit < BLOCK; unit += job->unit)
+        for (uint32_t j = 0; j < 64; j += BYTES, packed += BYTES) {
+            const uint8_t *at = indices + unit + j;
+            vi bytes = vi_load(at);
+            if (job->wire_bits == 4)
+                bytes |= vi_left(vi_load(at + 64), 4); /* indices below 16: no bit reaches the next byte */
+            if (job->wire_bits == 2)
+                bytes |= vi_left(vi_load(at + 64), 2) | vi_left(vi_load(at + 128), 4) | vi_left(vi_load(at + 192), 6);
+            vi_store(packed, bytes);
+        }
+}
+
+/* ---- Decode, and the own values of error feedback ---- */
+
+enum finish { VALUES, VALUES_STREAMED, RESIDUAL, RESIDUAL_STREAMED };
+
+/* Where the coordinates of a block go when they have been rotated back. */
+struct way_out {
+    const uint32_t *signs; /* NULL: not rotated */
+    float coef;
+    float *out;
+    const struct psc_thc_input *input; /* for the residual */
+};
+
+ALWAYS_INLINE void finish_vector(const struct way_out *way, enum finish finish, bool turn, uint32_t v, vf w)
+{
+    vf value = w * vf_all(way->coef);
+    if (turn)
+        value = vf_flip(value, way->signs, v);
+    if (finish == RESIDUAL || finish == RESIDUAL_STREAMED) {
+        const struct psc_thc_input *input = way->input;
+        vf x = x_at(input, v * LANES, vf_all(input->loss_scale), input->residual != NULL);
+        value = (x - value) * vf_all(1.0f / input->loss_scale);
+    }
+    if (finish == VALUES || finish == RESIDUAL)
+        vf_store(way->out + v * LANES, value);
+    else
+        vf_stream(way->out + v * LANES, value);
+}
+
+ALWAYS_INLINE void finish_block(const struct way_out *way, enum finish finish, float *y)
+{
+    if (MIDDLE > 1)
+        pass(y, AT_ONCE, MIDDLE);
+    for (uint32_t v = 0; v < VECTORS / LAST; v++) {
+        vf a[LAST];
+        for (uint32_t i = 0; i < LAST; i++)
+            a[i] = vf_load(y + (v + i * (VECTORS / LAST)) * LANES);
+        levels(a, LAST);
+        for (uint32_t i = 0; i < LAST; i++)
+            finish_vector(way, finish, true, v + i * (VECTORS / LAST), a[i]);
+    }
+}
+
+/* From u8 sums. Every intermediate is an integer below 2^24: the first levels are exact in whatever arithmetic. */
+ALWAYS_INLINE void back_u8(const struct way_out *way, enum finish finish, const uint8_t *sums, float bias)
+{
+    float y[BLOCK] __attribute__((aligned(64)));
+    const struct u8_lanes lanes = u8_lanes_of(bias);
+    for (uint32_t v = 0; v < VECTORS; v += AT_ONCE) {
+        vf a[AT_ONCE];
+        for (uint32_t i = 0; i < AT_ONCE; i++)
+            a[i] = u8_lane_levels(&lanes, sums + (v + i) * LANES);
+        levels(a, AT_ONCE);
+        for (uint32_t i = 0; i < AT_ONCE; i++)
+            vf_store(y + (v + i) * LANES, a[i]);
+    }
+    finish_block(way, finish, y);
+}
+
+ALWAYS_INLINE void back_u16(const struct way_out *way, enum finish finish, const uint16_t *sums, float bias)
+{
+    float y[BLOCK] __attribute__((aligned(64)));
+    for (uint32_t v = 0; v < VECTORS; v += AT_ONCE) {
+        vf a[AT_ONCE];
+        for (uint32_t i = 0; i < AT_ONCE; i++)
+            a[i] = lane_levels(vf_fma(u16_load(sums + (v + i) * LANES), vf_all(2), vf_all(-bias)));
+        levels(a, AT_ONCE);
+        for (uint32_t i = 0; i < AT_ONCE; i++)
+            vf_store(y + (v + i) * LANES, a[i]);
+    }
+    finish_block(way, finish, y);
+}
+
+/* Without rotation there is nothing to keep: one pass. */
+ALWAYS_INLINE void straight(const struct way_out *way, enum finish finish, const uint8_t *u8, const uint16_t *u16,
+                            float bias)
+{
+    for (uint32_t v = 0; v < VECTORS; v++) {
+        vf s = u8 ? u8_load(u8 + v * LANES) : u16_load(u16 + v * LANES);
+        finish_vector(way, finish, false, v, vf_fma(s, vf_all(2), vf_all(-bias)));
+    }
+}
+
+static bool may_stream(const float *out) { return STREAMS && (uintptr_t)out % (LANES * sizeof(float)) == 0; }
+
+static void make_residual(const struct psc_thc_block *block, const struct psc_thc_input *input,
+                          const struct psc_thc_encoding *encoding, const uint8_t *indices)
+{
+    const struct psc_thc_job *job = block->job;
+    uint8_t level[BLOCK] __attribute__((aligned(64)));
+    const struct way_out way = {block->signs, encoding->coef, encoding->residual_out, input};
+    look_up_levels(job, indices, level);
+    if (!job->settings.rotate)
+        straight(&way, RESIDUAL, level, NULL, job->g_f32);
+    else if (encoding->stream && may_stream(way.out))
+        back_u8(&way, RESIDUAL_STREAMED, level, job->g_f32);
+    else
+        back_u8(&way, RESIDUAL, level, job->g_f32);
+}
+
+static void encode(const struct psc_thc_block *block, const struct psc_thc_input *input,
+                   const struct psc_thc_encoding *encoding)
+{
+    float y[BLOCK] __attribute__((aligned(64)));
+    uint8_t indices[BLOCK] __attribute__((aligned(64)));
+    bool turn = block->job->settings.rotate;
+    if (turn && input->residual)
+        coordinates(block, input, encoding->gain, true, true, y);
+    else if (turn)
+        coordinates(block, input, encoding->gain, true, false, y);
+    else
+        coordinates(block, input, encoding->gain, false, input->residual != NULL, y);
+    make_indices(block, encoding->rank, y, indices);
+    pack(block->job, indices, encoding->packed);
+    if (encoding->residual_out)
+        make_residual(block, input, encoding, indices);
+}
+
+static void decode_u8(const struct psc_thc_block *block, const uint8_t *sums, float bias, float coef, bool stream,
+                      float *values)
+{
+    const struct way_out way = {block->signs, coef, values, NULL};
+    if (!block->job->settings.rotate)
+        straight(&way, VALUES, sums, NULL, bias);
+    else if (stream && may_stream(values))
+        back_u8(&way, VALUES_STREAMED, sums, bias);
+    else
+        back_u8(&way, VALUES, sums, bias);
+}
+
+static void decode_u16(const struct psc_thc_block *block, const uint16_t *sums, float bias, float coef, bool stream,
+                       float *values)
+{
+    const struct way_out way = {block->signs, coef, values, NULL};
+    if (!block->job->settings.rotate)
+        straight(&way, VALUES, NULL, sums, bias);
+    else if (stream && may_stream(values))
+        back_u16(&way, VALUES_STREAMED, sums, bias);
+    else
+        back_u16(&way, VALUES, sums, bias);
+}
+
+const struct psc_kernels_variant VARIANT = {
+    .name = VARIANT_NAME,
+    .runs_here = runs_here,
+    .sum_of_squares = psc_sum_of_squares_avx2,
+    .largest = psc_largest_avx2,
+    .draw_signs = draw_signs,
+    .encode = encode,
+    .decode_u8 = decode_u8,
+    .decode_u16 = decode_u16,
+};

@@ -1,0 +1,62 @@
+/* The door to the C kernels: what Python may call. Read verbatim by cffi, so plain declarations only; the
+ * guarded twin is psc_kernels.h. docs/thc.md is the specification of every bit. */
+
+enum psc_thc_norm { PSC_THC_L2, PSC_THC_MAX };
+enum psc_thc_rounding { PSC_THC_STRATIFIED, PSC_THC_INDEPENDENT, PSC_THC_SHARED };
+
+/* "Numbers of a job" of docs/thc.md. */
+struct psc_thc_settings {
+    uint64_t seed;
+    uint32_t bits; /* 2, 3, 4, 8 */
+    uint32_t n;
+    float t;
+    float debias;
+    enum psc_thc_norm norm;
+    enum psc_thc_rounding rounding;
+    bool rotate;
+    bool fresh_rotation;
+    bool scale_per_tensor;
+    uint8_t table[256]; /* T; only the first 2^bits count */
+};
+
+/* Settings with all that follows from them; never changed, so any number of threads may share one. */
+struct psc_thc_job;
+
+/* NULL: no memory, or settings that docs/thc.md does not allow. */
+struct psc_thc_job *psc_thc_job_new(const struct psc_thc_settings *settings);
+void psc_thc_job_free(struct psc_thc_job *job);
+
+/* One chunk of one collective, alike on all ranks. */
+struct psc_thc_chunk {
+    const struct psc_thc_job *job;
+    uint32_t sequence;
+    uint32_t chunk;
+    uint64_t tensor_coordinates; /* of the whole tensor; used with one scale per tensor */
+};
+
+/* Coordinates of `elems` values: whole blocks, and a last one padded to fill its wire bytes. */
+uint64_t psc_thc_coordinates(const struct psc_thc_job *job, uint64_t elems);
+
+/* All arrays of float: 4-byte alignment is enough. residual may be NULL: there is none.
+ * norms: one for each block of 1024 values. */
+void psc_thc_norms(const struct psc_thc_job *job, const float *grad, const float *residual, float loss_scale,
+                   uint64_t elems, float *norms);
+/* The one norm of a tensor from those of its blocks. */
+float psc_thc_tensor_norm(const struct psc_thc_job *job, const float *block_norms, uint32_t blocks);
+
+/* packed: coordinates * wire bits / 8 bytes. residual_out may be NULL (no error feedback) or equal residual. */
+void psc_thc_encode(const struct psc_thc_chunk *chunk, uint32_t rank, const float *grad, const float *residual,
+                    float *residual_out, float loss_scale, uint64_t elems, const float *scales, uint8_t *packed);
+
+/* sums: one for each coordinate, u8 or u16 (2-byte aligned). */
+void psc_thc_decode_u8(const struct psc_thc_chunk *chunk, uint32_t contributors, const uint8_t *sums, uint64_t elems,
+                       const float *scales, float *values);
+void psc_thc_decode_u16(const struct psc_thc_chunk *chunk, uint32_t contributors, const uint16_t *sums,
+                        uint64_t elems, const float *scales, float *values);
+
+/* Name of the variant in use. */
+const char *psc_kernels_variant(void);
+/* Whether there is such a variant and this CPU runs it. */
+bool psc_kernels_runs(const char *variant);
+/* Use this one from now on, in every thread; false: psc_kernels_runs says no. */
+bool psc_kernels_choose(const char *variant);
