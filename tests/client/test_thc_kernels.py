@@ -106,11 +106,15 @@ class Expected:
 LOSS_SCALE = 16.0
 
 
-def expected(params: Params, grad: np.ndarray, residual: np.ndarray | None, rank: int, louder: float) -> Expected:
+def expected(
+    params: Params, grad: np.ndarray, residual: np.ndarray | None, rank: int, louder: float
+) -> Expected:
     """`louder`: the scale, in norms of this rank: other ranks' may be larger."""
     x, old = torch.from_numpy(grad), None if residual is None else torch.from_numpy(residual)
     norms = reference.norms(params, x, old, LOSS_SCALE)
-    own = reference.tensor_norm(params, norms).expand(norms.numel()) if params.scale_per == "tensor" else norms
+    own = (
+        reference.tensor_norm(params, norms).expand(norms.numel()) if params.scale_per == "tensor" else norms
+    )
     scales = own * louder
     coordinates = params.coordinates(grad.size) + 4096
     packed = torch.zeros(params.packed_bytes(grad.size), dtype=torch.uint8)
@@ -120,10 +124,10 @@ def expected(params: Params, grad: np.ndarray, residual: np.ndarray | None, rank
     generator = np.random.default_rng(grad.size)
     dtype = np.uint8 if params.sum_bits == 8 else np.uint16
     sums = generator.integers(0, params.g * params.n + 1, params.coordinates(grad.size)).astype(dtype)
-    reference.decode(
-        params, SEQUENCE, CHUNK, params.n, torch.from_numpy(sums), scales, coordinates, values
+    reference.decode(params, SEQUENCE, CHUNK, params.n, torch.from_numpy(sums), scales, coordinates, values)
+    return Expected(
+        grad, residual, *(one.numpy() for one in (norms, scales, packed, left)), sums, values.numpy()
     )
-    return Expected(grad, residual, *(one.numpy() for one in (norms, scales, packed, left)), sums, values.numpy())
 
 
 @cache
@@ -146,7 +150,17 @@ def check(params: Params, one: Expected, rank: int, offset: int, both: bool = Tr
     for residual_out in (left, None):
         packed[:] = 0xEE
         kernels.encode(
-            params, rank, SEQUENCE, CHUNK, grad, residual, residual_out, LOSS_SCALE, scales, coordinates, packed
+            params,
+            rank,
+            SEQUENCE,
+            CHUNK,
+            grad,
+            residual,
+            residual_out,
+            LOSS_SCALE,
+            scales,
+            coordinates,
+            packed,
         )
         assert same(packed, one.packed)
     assert same(left, one.residual_out)

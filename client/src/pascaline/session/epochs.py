@@ -146,11 +146,13 @@ class Epochs(Handshake):
         return [line.rounds_drained & _ROUND_MASK for line in self._lines]
 
     def _check_offer(self, offer: contract.Offer) -> None:
-        shapes = [(o.mtu, [(p.window, p.chunk_bytes) for p in o.pools]) for o in (self.offer, offer)]
+        shapes = [
+            (o.mtu, [(p.window, p.chunk_bytes) for p in o.pools], o.tables) for o in (self.offer, offer)
+        ]
         if shapes[0] != shapes[1] or len(offer.complete) != len(offer.pools):
             raise ContractMismatch(
-                f"the appliance resumes with an MTU and pools of (window, chunk) {shapes[1]} and complete rounds "
-                f"{offer.complete}, the job began with {shapes[0]}: install the same release on both ends"
+                f"the appliance resumes with an MTU, pools of (window, chunk) and tables {shapes[1]} and complete "
+                f"rounds {offer.complete}, the job began with {shapes[0]}: install the same release on both ends"
             )
 
     def _reach(self, offer: contract.Offer) -> None:

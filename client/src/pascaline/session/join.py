@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from pascaline.contract import control as contract
 from pascaline.contract import wire
@@ -54,6 +55,7 @@ class Joining(Handshake):
                 rank=who.rank,
                 world_size=who.world_size,
                 ops=list(self._wishes.ops),  # type: ignore[arg-type]  # checked by the model
+                tables={op: list(table) for op, table in self._wishes.tables.items()},  # type: ignore[misc]
                 plan=self._wishes.plan,
                 mtu=port.mtu_bytes,  # type: ignore[arg-type]  # checked by the model
                 address=port.address,
@@ -74,12 +76,22 @@ class Joining(Handshake):
                 f"the appliance offers pools {classes}, a session needs one for data and one for small messages: "
                 "install the same release on both ends"
             )
+        self._check_tables(offer)
         if offer.mtu > port.mtu_bytes:
             raise LocalSetupError(
                 f"the appliance chose a path MTU of {offer.mtu} bytes, {port.device} can {port.mtu_bytes}: "
                 f"`ip link set` its network interface's MTU to at least {_link_mtu(offer)}"
             )
         return offer
+
+    def _check_tables(self, offer: contract.Offer) -> None:
+        """What the appliance looks up in is what this worker's indices mean."""
+        ours = {op: contract.table_hash(table) for op, table in self._wishes.tables.items()}
+        if dict(offer.tables) != ours:
+            raise ContractMismatch(
+                f"the appliance looks up in tables {_short(offer.tables)} and this worker means {_short(ours)}: "
+                "install the same release on both ends"
+            )
 
     def connect(self, link: QueuePairs, offer: contract.Offer) -> None:
         """The job's first epoch begins, or one sentence says what does not pass."""
@@ -133,6 +145,10 @@ class Joining(Handshake):
             f"rank {who.rank} of job {who.job!r} has waited {self._wishes.timeout_s:g} s for the join of all "
             f"{who.world_size} ranks" + (f"; the appliance's last word: {self._heard}" if self._heard else "")
         )
+
+
+def _short(tables: Mapping[Any, str]) -> str:
+    return ", ".join(f"{op} {digest[:12]}" for op, digest in sorted(tables.items())) or "none"
 
 
 def _link_mtu(offer: contract.Offer) -> int:

@@ -7,11 +7,13 @@ Law: with l a block's scale, every decoded coordinate of an unclipped block is w
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
 
 from pascaline.codec.base import Array, Bytes, Carry, Codec, Floats, Place
+from pascaline.codec.thc import kernels
 from pascaline.codec.thc.params import BLOCK, Params
 from pascaline.errors import ConfigurationError
 
@@ -21,19 +23,23 @@ _U32 = 0xFFFFFFFF
 class Machine(Protocol):
     """The functions of docs/thc.md over one chunk of numpy arrays; reference.py says what each argument is."""
 
-    def norms(self, params: Params, grad: Array, residual: Array | None, loss_scale: float) -> Array:
+    @property
+    def norms(self) -> Callable[..., Floats]:
         """f32 (blocks,)."""
         ...
 
-    def tensor_norm(self, params: Params, block_norms: Array) -> Array:
+    @property
+    def tensor_norm(self) -> Callable[..., Floats]:
         """f32 (1,)."""
         ...
 
-    def encode(self, *arguments: Any) -> None:
-        """Into the last argument and residual_out."""
+    @property
+    def encode(self) -> Callable[..., None]:
+        """Into residual_out and the last argument."""
         ...
 
-    def decode(self, *arguments: Any) -> None:
+    @property
+    def decode(self) -> Callable[..., None]:
         """Into the last argument."""
         ...
 
@@ -147,11 +153,7 @@ class _Reference:
 
 def fastest() -> Machine:
     """The C kernels where they are built, else the reference, which needs PyTorch; both compute the same bits."""
-    try:
-        kernels: Machine = importlib.import_module("pascaline.codec.thc.kernels")
-    except ImportError:
-        return reference()
-    return kernels
+    return kernels if kernels.available() else reference()
 
 
 def reference() -> Machine:

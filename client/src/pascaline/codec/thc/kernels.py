@@ -127,9 +127,13 @@ def decode(
     """Write the chunk's sum over `contributors` ranks to `values`, f32 (elems,); `sums`: u8 or u16 (coordinates,)."""
     elems = values.size
     if not 0 <= contributors <= params.n:
-        raise ConfigurationError(f"{contributors} contributors are not 0 to the {params.n} of these thc parameters")
+        raise ConfigurationError(
+            f"{contributors} contributors are not 0 to the {params.n} of these thc parameters"
+        )
     lib, job = _library(), _job(params)
-    run, dtype = (lib.psc_thc_decode_u8, np.uint8) if params.sum_bits == 8 else (lib.psc_thc_decode_u16, np.uint16)
+    run, dtype = (
+        (lib.psc_thc_decode_u8, np.uint8) if params.sum_bits == 8 else (lib.psc_thc_decode_u16, np.uint16)
+    )
     run(
         _chunk(job, sequence, chunk, tensor_coordinates),
         contributors,
@@ -182,7 +186,9 @@ def _job(params: Params) -> Any:
     settings.table[0 : len(params.table)] = params.table
     job = lib.psc_thc_job_new(settings)
     if job == ffi.NULL:
-        raise ConfigurationError(f"the C kernels refuse {params}, which codec.thc.Params allowed: they are of two versions")
+        raise ConfigurationError(
+            f"the C kernels refuse {params}, which codec.thc.Params allowed: they are of two versions"
+        )
     return ffi.gc(job, lib.psc_thc_job_free)
 
 
