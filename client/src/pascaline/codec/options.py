@@ -49,7 +49,7 @@ class Plain:
     name: str
     error_feedback: bool = field(default=False, init=False)
 
-    def build(self, _rank: int, world_size: int, _seed: int) -> Codec:
+    def build(self, rank: int, world_size: int, seed: int) -> Codec:
         """Alike on every rank."""
         if self.name == "fixed32":
             return Fixed32(world_size)
@@ -70,7 +70,7 @@ class Largest:
                 f"topk sends a share of the values above 0 and up to 1, not {self.share}"
             )
 
-    def build(self, _rank: int, _world_size: int, _seed: int) -> Codec:
+    def build(self, rank: int, world_size: int, seed: int) -> Codec:
         """Alike on every rank."""
         return TopK(self.share)
 
