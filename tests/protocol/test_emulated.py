@@ -11,7 +11,7 @@ from pascaline import codec as codecs
 from pascaline.contract import wire
 from pascaline.link.emulated.ops import combine
 
-ELEMS = 2 * 1024 + 300
+ELEMS = 1024 + 300
 CODECS = {
     "f32": codecs.resolve("f32"),
     "f16": codecs.resolve("f16"),
@@ -35,7 +35,7 @@ def gradients(world: int) -> list[np.ndarray]:
     return [(rng.normal(size=ELEMS) * scale).astype(np.float32) for _ in range(world)]
 
 
-@pytest.mark.parametrize("world", [1, 2, 4])
+@pytest.mark.parametrize("world", [1, 3])
 @pytest.mark.parametrize("name", CODECS)
 def test_the_core_and_the_emulated_link_make_the_same_bytes(make_rack, name, world):
     ranks = [CODECS[name].build(rank, world, seed=7) for rank in range(world)]
