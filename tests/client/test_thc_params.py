@@ -60,6 +60,13 @@ def test_solver_finds_the_known_tables(bits, g, p, symmetric, expected, cost):
         assert solution.cost == pytest.approx(cost, abs=6e-6)
 
 
+def test_a_given_table_has_the_cost_that_the_solver_says():
+    solved = table.solve(4, 30, 1 / 32)
+    given = table.Solution.of(solved.table, solved.t)
+    assert given.cost == pytest.approx(solved.cost, rel=1e-12) and given.p == pytest.approx(1 / 32, rel=1e-12)
+    assert table.Solution.of((0, 1, 2, 2), 1.0).cost > 0
+
+
 def test_solver_equals_exhaustive_search():
     """3 bits on 11 points: all tables, their costs by numerical integration."""
     import itertools

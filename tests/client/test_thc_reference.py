@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -55,9 +56,7 @@ def test_no_coordinate_misses_by_more_than_its_cell(which):
 )
 def test_error_is_what_the_model_predicts(name, n, correlation):
     params = setting(name, n, 21)
-    p = 2 * (1 - table._NORMAL.cdf(params.t))
-    solution = table.solve(4, params.g, p)
-    assert solution.table == params.table
+    solution = table.Solution.of(params.table, params.t)
     measured = nmse(
         exchange(params, normal(1 << 16, 5, n, correlation)).values, normal(1 << 16, 5, n, correlation)
     )

@@ -9,6 +9,7 @@ between levels l and u: a sum over segments between levels, so a dynamic program
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -41,12 +42,23 @@ class Solution:
         """Half the range."""
         return half_range(self.p)
 
+    @classmethod
+    def of(cls, table: tuple[int, ...], t: float) -> Solution:
+        """A given table on a given half range `t`, with its cost."""
+        costs, levels = _segment_costs(t, table[-1]), sorted(set(table))
+        return cls(table, tail_mass(t), sum(float(costs[a, b]) for a, b in itertools.pairwise(levels)))
+
 
 def half_range(p: float) -> float:
     """t: a standard normal value is outside [-t, t] with probability `p`, in (0, 1)."""
     if not 0 < p < 1:
         raise ConfigurationError(f"p is a probability between 0 and 1, not {p}: 1/32 is the paper's")
     return _NORMAL.inv_cdf(1 - p / 2)
+
+
+def tail_mass(t: float) -> float:
+    """p: the inverse of `half_range`."""
+    return math.erfc(t / math.sqrt(2))
 
 
 def _density(x: Floats) -> Floats:
