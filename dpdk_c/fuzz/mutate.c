@@ -23,11 +23,9 @@ static uint32_t next_random(uint32_t *state)
 
 /* ---- Sound packets. ---- */
 
-static uint32_t write_length(uint32_t *state)
+static uint32_t write_length(uint32_t *state, bool looks_up)
 {
     static const uint32_t lengths[] = {4,
-                                       64,
-                                       128,
                                        SCRIPT_MTU - 4,
                                        SCRIPT_MTU,
                                        SCRIPT_MTU + 4,
@@ -36,6 +34,8 @@ static uint32_t write_length(uint32_t *state)
                                        SCRIPT_PACKETS * SCRIPT_MTU,
                                        SCRIPT_PACKETS * SCRIPT_MTU + 4};
 
+    if (looks_up) /* whole units, and not more than a slot has room for the result of, mostly */
+        return 64u << next_random(state) % 4;
     return lengths[next_random(state) % (sizeof lengths / sizeof *lengths)];
 }
 
@@ -49,7 +49,7 @@ static struct psc_header sound_header(uint8_t opcode, const struct psc_qp_spec *
                                .psn = qp->peer_start_psn + next_random(state) % 8,
                                .va = qp->va_base + (window << PSC_VA_WINDOW_SHIFT),
                                .rkey = qp->rkey,
-                               .dma_len = write_length(state),
+                               .dma_len = write_length(state, window > 2),
                                .imm = window == 0 ? PSC_IMM_PROBE : 7,
                                .syndrome = syndromes[next_random(state) % sizeof syndromes]};
 }
@@ -63,7 +63,7 @@ static uint32_t sound_payload_bytes(const struct psc_header *header, uint32_t *s
     case PSC_RC_WRITE_ONLY_IMM:
         return header->dma_len < SCRIPT_MTU ? header->dma_len : SCRIPT_MTU;
     case PSC_RC_WRITE_LAST_IMM:
-        return 1 + (write_length(state) - 1) % SCRIPT_MTU;
+        return 1 + (write_length(state, false) - 1) % SCRIPT_MTU;
     default:
         return 0;
     }

@@ -6,13 +6,15 @@ over for it too; a second job on the same lane shows that nobody else is harmed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from ..protocol import ops as all_ops
 from ..protocol import wire
 from ..protocol.library import lib
-from ..protocol.rack import MTU, Rack, acks, results
+from ..protocol.rack import MTU, OPS, Rack, acks, results
 from ..protocol.wire import PSN_MASK, Family, Packet
 from .rules import Message, Qp, Verdict, judge
 
@@ -23,14 +25,14 @@ RNR_NS = 700_000_000  # more than the longest receiver-not-ready timer
 SLOT_PACKETS = 4
 LONG_BYTES = 2 * MTU + 12  # of a message of FIRST, MIDDLE, LAST
 IMM = 0xABCD0000
-WINDOW = {lib.PSC_OP_SUM_I32: 1, lib.PSC_OP_SUM_F32: 2, lib.PSC_OP_MAX_F32: 3}
+TABLES = all_ops.tables(2)
 
 
 class Bench:
     """Frames in, each held to its verdict; `finish` looks at what became of the round."""
 
-    def __init__(self, family: Family, vlan: int = 0) -> None:
-        self.rack = Rack(family=family, vlan=vlan, packets=SLOT_PACKETS)
+    def __init__(self, family: Family, vlan: int = 0, ops: Sequence[int] = OPS) -> None:
+        self.rack = Rack(family=family, vlan=vlan, packets=SLOT_PACKETS, ops=ops, tables=TABLES)
         self.rack.build, self.rack.read = wire.quick_build, self._read
         self.rack.add_job(world=1, packets=1)
         self.a, self.b = self.rack.workers()
@@ -48,6 +50,7 @@ class Bench:
             next_round=0,
             mtu=MTU,
             slot_bytes=SLOT_PACKETS * MTU,
+            ops=tuple(ops),
             vlan=vlan,
             unacked_psn=self.a.expected_psn,
             fresh_psn=self.a.expected_psn,
@@ -244,7 +247,7 @@ class Bench:
     def _mirror(self) -> list[Packet]:
         """Rank 1's contribution: what all ranks must agree on is as rank 0 has sent it."""
         assert self.sent is not None
-        data, op = self._mirrored(self.sent), WINDOW[self.sent.op]
+        data, op = self._mirrored(self.sent), self.qp.ops.index(self.sent.op) + 1
         return self.b.write(self.round, data, op=op, imm=self.sent.imm)
 
     def _other_job(self) -> None:
@@ -262,6 +265,8 @@ def payload(seed: int, start: int, size: int) -> bytes:
 
 def combine(sent: Message, other: bytes) -> np.ndarray:
     """The sum of both contributions by the op that rank 0 chose."""
+    if sent.op not in OPS:
+        return all_ops.expected(sent.op, [sent.data, other], TABLES.get(sent.op, b""))
     x = np.frombuffer(sent.data, np.int32)
     y = np.frombuffer(other, np.int32)
     return np.maximum(x & 0x7FFFFFFF, y) if sent.op == lib.PSC_OP_MAX_F32 else x + y

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from .. import summary
+from ..protocol.rack import OPS
 from ..protocol.wire import FAMILIES, Family
 from .bench import Bench
 
@@ -38,11 +39,11 @@ def family(request: pytest.FixtureRequest) -> Family:
 def check() -> Iterator[Callable[..., None]]:
     """check(family, cases): each case is one frame, held to the rules, and what follows it."""
 
-    def run(family: Family, cases: Iterable[Case], vlan: int = 0) -> None:
+    def run(family: Family, cases: Iterable[Case], vlan: int = 0, ops: Sequence[int] = OPS) -> None:
         before, bench = len(TALLY.failed), None
         for what, state, make in cases:
             TALLY.cases += 1
-            bench = bench or Bench(family, vlan)
+            bench = bench or Bench(family, vlan, ops)
             try:
                 bench.enter(state)
                 bench.see(make(bench))

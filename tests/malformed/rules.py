@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from ..protocol import wire
 from ..protocol.library import lib
+from ..protocol.ops import EXPANSION, UNIT
 from ..protocol.wire import APPLIANCE_MAC, PSN_MASK
 from ..protocol.worker import distance
 
@@ -91,7 +92,11 @@ class Qp:
     next_round: int
     mtu: int
     slot_bytes: int
-    ops: tuple[int, ...] = (lib.PSC_OP_SUM_I32, lib.PSC_OP_SUM_F32, lib.PSC_OP_MAX_F32)  # of op windows 1..3
+    ops: tuple[int, ...] = (
+        lib.PSC_OP_SUM_I32,
+        lib.PSC_OP_SUM_F32,
+        lib.PSC_OP_MAX_F32,
+    )  # of op windows 1, 2, ...
     vlan: int = 0
     in_error: bool = False
     nak_sent: bool = False
@@ -289,14 +294,14 @@ def _begins(packet: Packet, qp: Qp) -> Iterator[tuple[str, bool]]:
         yield "op_mismatch", qp.first is not None and op != qp.first.op
         yield "length_mismatch", qp.first is not None and length != qp.first.length
     yield "invalid_request", packet.row.ends and not packet.row.imm
-    yield "invalid_request", length == 0 or length % 4 != 0
+    yield "invalid_request", length == 0 or length % UNIT.get(op or 0, 4) != 0
     if packet.row.ends:
         yield "invalid_request", length > qp.mtu or len(packet.payload) != length
     else:
         yield "invalid_request", length <= qp.mtu or len(packet.payload) != qp.mtu
     yield "remote_access", rkey != qp.rkey
     yield "remote_access", op is None or byte != 0 or (window == 0 and round != 0)
-    yield "remote_access", length > (qp.mtu if window == 0 else qp.slot_bytes)
+    yield "remote_access", length > (qp.mtu if window == 0 else qp.slot_bytes // EXPANSION.get(op or 0, 1))
     if window == 0:
         yield "invalid_request", length != qp.mtu or _imm(packet) != lib.PSC_IMM_PROBE
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ..protocol import wire
+from ..protocol import ops, wire
 from ..protocol.rack import MTU
 from . import fields
 from .bench import SLOT_PACKETS, Bench, payload
@@ -52,6 +52,36 @@ def test_lengths_of_the_reth(family, check, opcode, state):
             for length in LIMITS
             for carried in dict.fromkeys([due[length], *PAYLOADS])
         ],
+    )
+
+
+def announced_to(op: int, opcode: int, length: int):
+    """A contribution for another op, with the payload that its length calls for."""
+
+    def make(bench: Bench) -> bytes:
+        packet = bench.only() if opcode == wire.ONLY_IMM else bench.first()
+        data = payload(bench.round, 0, min(length, MTU))
+        return wire.quick_build(packet.but(va=bench.a.address(bench.round, op), dma_len=length, payload=data))
+
+    return make
+
+
+@pytest.mark.parametrize("op", ops.ALL_OPS[3:], ids=ops.NAMES.get)
+def test_lengths_by_an_op_s_unit_and_the_room_of_its_result(family, check, op):
+    """Around a unit, a packet, and the longest contribution: by bytes, by words and by units."""
+    unit, longest = ops.UNIT[op], SLOT // ops.EXPANSION[op]
+    centres = {unit, 2 * unit, MTU, MTU + unit, longest}
+    off = (0, -unit, unit, -4, 4, -1, 1, 2, unit // 2)
+    lengths = sorted({centre + delta for centre in centres for delta in off if centre + delta >= 0})
+    check(
+        family,
+        [
+            (f"{length} bytes as opcode {opcode:#x}", state, announced_to(op, opcode, length))
+            for length in lengths
+            for opcode in (wire.FIRST, wire.ONLY_IMM)
+            for state in ("idle", "nak")
+        ],
+        ops=ops.ALL_OPS,
     )
 
 
