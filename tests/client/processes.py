@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
@@ -59,7 +60,7 @@ def _results(pipes: dict[Connection, int], world_size: int) -> list[Any]:
             assert isinstance(pipe, Connection)
             rank = pipes.pop(pipe)
             try:
-                results[rank], error = pipe.recv()
+                results[rank], error = pickle.loads(pipe.recv_bytes())
             except EOFError:
                 error = "died without a word"
             if error:
@@ -87,6 +88,8 @@ def _main(
         answer = (body(rank, world_size, *arguments), "")
     except BaseException:
         answer = (None, traceback.format_exc())
-    pipe.send(answer)
+    pipe.send_bytes(
+        pickle.dumps(answer)
+    )  # not send: PyTorch would share a tensor's memory, which ends with the process
     pipe.close()
     os._exit(0)  # not through destructors: another rank may be in the middle of an exchange that failed

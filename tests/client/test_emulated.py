@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -18,9 +17,9 @@ from pascaline.errors import ConfigurationError, EpochEnded, PascalineError
 from .processes import run_ranks
 from .thc_rack import nmse
 
-ELEMS = 3 * 4096 + 700
-"""Three whole slots of a thc sum in u8, and a block that is short."""
-SLOT = 4096
+ELEMS = 2 * 8192 + 700
+"""Two whole slots of a thc sum in u8, and a block that is short."""
+SLOT = 8192
 SEED = 11
 
 
@@ -79,7 +78,7 @@ def test_every_codec_sums_alike_on_all_ranks_within_its_bound(tmp_path: Path) ->
         assert measured["bits_up"] == pytest.approx(BITS_UP.get(name, 4), rel=0.06)
         if measured["measured"]:
             assert 0 < measured["nmse"] < 2 * bound + 0.03
-    assert ranks[0]["topk"][1]["codecs"]["topk"]["kept"] == 2 * (3 * 4096 + 704) // 8  # a slot is 1024 elements here
+    assert ranks[0]["topk"][1]["codecs"]["topk"]["kept"] == 2 * (ELEMS + 4) // 8
 
 
 def by_the_reference(params: Any, grads: list[torch.Tensor], sequence: int, slot_elems: int) -> torch.Tensor:
@@ -100,12 +99,19 @@ def by_the_reference(params: Any, grads: list[torch.Tensor], sequence: int, slot
             reference.encode(params, *place, x[part], None, None, *tail)
         sums = reference.table_sum(params, packed)
         values = torch.empty(size)
-        reference.decode(params, sequence, number, len(grads), sums, scales, params.coordinates(ELEMS), values)
+        reference.decode(
+            params, sequence, number, len(grads), sums, scales, params.coordinates(ELEMS), values
+        )
         out[part] = values
     return out
 
 
-SETTINGS = [codecs.Thc(), codecs.Thc(name="thc-paper"), codecs.Thc(bits=8, g=255, p=0.01), codecs.Thc(bits=3)]
+SETTINGS = [
+    codecs.Thc(),
+    codecs.Thc(name="thc-paper"),
+    codecs.Thc(bits=8, g=255, p=0.01),
+    codecs.Thc(bits=3, g=20, p=0.01),
+]
 
 
 def test_thc_through_a_session_is_the_reference_bit_for_bit(tmp_path: Path) -> None:
@@ -159,7 +165,9 @@ def refusals(rank: int, world_size: int) -> dict[str, tuple[str, str]]:
         "p": said(lambda: session(codec=codecs.Thc(g=30, p=[0.01, 0.02][rank]))),
         "plan": said(lambda: session(plan=f"model {rank}")),
         "overflow": said(lambda: session(codec=codecs.Thc(table=tuple(range(0, 256, 17)), t=2.0))),
-        "group": said(lambda: session(process_group=dist.new_group([1 - rank], use_local_synchronization=False))),
+        "group": said(
+            lambda: session(process_group=dist.new_group([1 - rank], use_local_synchronization=False))
+        ),
     }
     with session(codec="thc", chunk_bytes=512) as small:
         found["slot"] = said(lambda: small.all_reduce(torch.ones(3)))
@@ -187,7 +195,9 @@ def test_what_cannot_be_is_refused_by_both_values(tmp_path: Path) -> None:
             "thc needs slots of 1024 bytes, a block's sums, and the job has 512: join with a larger chunk_bytes",
         )
         assert found["fits"] == ("", "")
-        assert "needs the op lut2_u8 with its own table, and this session joined with thc #" in found["other"][1]
+        assert (
+            "needs the op lut2_u8 with its own table, and this session joined with thc #" in found["other"][1]
+        )
         assert "needs the op lut4_u8 with its own table" in found["table"][1]
         assert "of 4 elements and this tensor has 3" in found["elements"][1]
         assert "codec f32 leaves nothing out" in found["lossless"][1]
@@ -260,4 +270,3 @@ def alone_in_a_group(rank: int, _world_size: int) -> float:
 
 def test_groups_of_other_ranks_do_not_meet(tmp_path: Path) -> None:
     assert run_ranks(tmp_path / "store", 4, alone_in_a_group) == [1.0, 1.0, 5.0, 5.0]
-

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import subprocess
-import sys
-import threading
 from functools import cache
 
 import numpy as np
@@ -14,7 +10,6 @@ import pytest
 import torch
 
 from pascaline.codec.thc import Params, kernels, reference, setting
-from pascaline.errors import ConfigurationError, UnsupportedTensor
 
 SEED, SEQUENCE, CHUNK = 0xFEDCBA9876543210, 0x9ABCDEF0, 0x80000007
 LENGTHS = (1, 63, 64, 65, 127, 300, 512, 1023, 1024, 1025, 2048, 2111, 5000)

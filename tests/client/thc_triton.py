@@ -10,6 +10,7 @@ import dataclasses
 import math
 
 import torch
+
 from pascaline.codec.thc import NAMES, Params, reference, setting
 from pascaline.codec.thc import triton as kernels
 

@@ -24,8 +24,11 @@ from pascaline.errors import ConfigurationError, EpochEnded, PascalineError
 from pascaline.link import LinkFault, Result
 from pascaline.link.emulated.ops import combine
 
-_OP_NAMES = {number: name for name, number in wire.OPS.items()}
 _ROUND_MASK = 0xFFFFFFFF
+_HEAD_BYTES = 24
+"""Op window, length and immediate of a contribution, before its bytes."""
+_INLINE_BYTES = 4096
+"""What travels with the head: a message of scales needs one exchange, longer ones a second."""
 
 
 class PoolSize(NamedTuple):
@@ -51,7 +54,9 @@ class EmulatedPool:
         self.contributions = [memoryview(bytearray(size.chunk_bytes)) for _ in range(size.window)]
         self.results = [memoryview(bytearray(size.chunk_bytes)) for _ in range(size.window)]
         self._link, self._group = link, group
-        self._gathered = torch.empty(link.world_size, size.chunk_bytes, dtype=torch.uint8)
+        self._inline_bytes = min(_INLINE_BYTES, size.chunk_bytes)
+        self._first = torch.empty(_HEAD_BYTES + self._inline_bytes, dtype=torch.uint8)
+        self._gathered = torch.empty(link.world_size, _HEAD_BYTES + size.chunk_bytes, dtype=torch.uint8)
         self._waiting: queue.SimpleQueue[_Contribution | None] = queue.SimpleQueue()
         self.thread = threading.Thread(target=self._run, name=f"pascaline-emulated-{index}", daemon=True)
         self.thread.start()
@@ -85,27 +90,32 @@ class EmulatedPool:
                 return
 
     def _exchange(self, mine: _Contribution) -> None:
-        """One round: what everybody is going to send, then the bytes, then the sum."""
+        """One round: what everybody is going to send with as much of it as fits, then the rest, then the sum."""
         op = self._link.ops[mine.op_window - 1]
-        self._agree(mine)
-        slot = mine.round_ % self.window
-        ours = torch.frombuffer(self.contributions[slot], dtype=torch.uint8)[: mine.length_bytes]
-        rows = [row[: mine.length_bytes] for row in self._gathered]
-        dist.all_gather(rows, ours, group=self._group)
-        result = combine(op, [row.numpy() for row in rows], self._link.tables.get(op, ()))
+        ours = torch.frombuffer(self.contributions[mine.round_ % self.window], dtype=torch.uint8)
+        ends = _HEAD_BYTES + self._inline_bytes, _HEAD_BYTES + mine.length_bytes
+        self._first[:_HEAD_BYTES].view(torch.int64)[:] = torch.tensor(mine[1:])
+        self._first[_HEAD_BYTES:] = ours[: self._inline_bytes]
+        self._gather(self._first, 0, ends[0])
+        self._compare(mine)
+        if ends[1] > ends[0]:
+            self._gather(ours[self._inline_bytes : mine.length_bytes], *ends)
+        rows = self._gathered[:, _HEAD_BYTES : ends[1]].numpy()
+        result = combine(op, list(rows), self._link.tables.get(op, ()))
         if self._link.closed:
             return
-        np.frombuffer(self.results[slot], np.uint8)[: result.size] = result
+        np.frombuffer(self.results[mine.round_ % self.window], np.uint8)[: result.size] = result
         self._link.land(Result(self.index, mine.immediate, result.size))
 
-    def _agree(self, mine: _Contribution) -> None:
-        """As the appliance compares: op, length and immediate of a round are alike, or the epoch ends."""
-        ours = torch.tensor([mine.op_window, mine.length_bytes, mine.immediate])
-        theirs = [torch.empty_like(ours) for _ in range(self._link.world_size)]
-        dist.all_gather(theirs, ours, group=self._group)
-        first = theirs[0].tolist()
-        for rank, other in enumerate(theirs):
-            for what, a, b in zip(("op", "length", "imm"), first, other.tolist(), strict=True):
+    def _gather(self, ours: torch.Tensor, begin: int, end: int) -> None:
+        """Everybody's part of a round."""
+        dist.all_gather([row[begin:end] for row in self._gathered], ours, group=self._group)
+
+    def _compare(self, mine: _Contribution) -> None:
+        """As the appliance does: op, length and immediate of a round are alike, or the epoch ends."""
+        heads = [row[:_HEAD_BYTES].clone().view(torch.int64).tolist() for row in self._gathered]
+        for rank, head in enumerate(heads):
+            for what, a, b in zip(("op", "length", "imm"), heads[0], head, strict=True):
                 if a != b:
                     said = [_said(what, value, self._link.ops) for value in (a, b)]
                     raise EpochEnded(
