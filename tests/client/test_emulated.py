@@ -218,7 +218,7 @@ def test_an_unknown_codec_is_refused_with_the_list(options: Any) -> None:
 def test_the_emulated_link_needs_a_process_group() -> None:
     if dist.is_initialized():
         pytest.skip("another test has initialised torch.distributed")
-    with pytest.raises(ConfigurationError, match="call torch.distributed.init_process_group first"):
+    with pytest.raises(ConfigurationError, match=r"call torch.distributed.init_process_group first"):
         pascaline.Session(link="emulated")
     with pytest.raises(ConfigurationError, match="link is 'tcp': choose"):
         pascaline.Session(link="tcp")  # type: ignore[arg-type]

@@ -93,7 +93,9 @@ def main() -> None:
             compared += 2
     for name in ("thc", "thc-uniform-max", "thc-paper"):
         for grads in odd(normal(1100, 77, ranks=1)):
-            compare(f"{name}, {float(grads[0][0])}", setting(name, 1, SEED), grads, [grads[0] * 0.0 + 0.5], 1.0)
+            compare(
+                f"{name}, {float(grads[0][0])}", setting(name, 1, SEED), grads, [grads[0] * 0.0 + 0.5], 1.0
+            )
             compared += 1
     params = setting("thc", 1, SEED, bits=8)
     for elems in LENGTHS:
