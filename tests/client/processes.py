@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["pascaline.torch", "pascaline.link.emulated", "torch.nn.parallel"])
+_SERVER.set_forkserver_preload(["pascaline.torch", "pascaline.link.emulated.link", "torch.nn.parallel"])
 DEADLINE_S = 120.0
 """Reached in failure alone."""
 

@@ -229,6 +229,43 @@ def test_a_leave_during_a_resume_waits_for_it(pair: list[Progress], rack: Rack) 
     until(lambda: said(rack, control.Leave))
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_void_rounds_change_neither_sums_nor_residuals(seed: int) -> None:
+    """Stored bytes are sent again, so nothing is drawn twice; what is pending waits for the round that was accepted."""
+    options, elems = codecs.Thc(g=20, p=0.01), 4 * 1024 + 99
+    outcomes = []
+    for faults in (0, 6):
+        rack = Rack(2, data=(3, 1024), small=(2, 16), tables={"lut4_u8": options.params(2).wire_table})
+        both = [progress_of(rack, rank) for rank in range(2)]
+        feedbacks = [codecs.ErrorFeedback(elems) for _ in both]
+        tensors = [
+            np.random.default_rng(rank).normal(size=(8, elems)).astype(np.float32) for rank in range(2)
+        ]
+        works = []
+        for rank, progress in enumerate(both):
+            progress.start()
+            for step, tensor in enumerate(tensors[rank]):
+                works.append(Work(tensor, step))
+                codec = options.build(rank, 2, 0)
+                progress.submit(tensor, codec, works[-1], feedbacks[rank] if step == 7 else None)
+        chance = random.Random(seed)
+        for _ in range(faults):
+            epoch = rack.epoch
+            with rack.lock:
+                rack.mute = {rank for rank in range(2) if chance.random() < 0.5}
+                rack.deaf = {rank for rank in range(2) if chance.random() < 0.5}
+            time.sleep(chance.random() * 0.005)
+            rack.halt()
+            until(lambda: rack.epoch > epoch)  # noqa: B023
+        assert all(work.wait(30) for work in works)
+        for progress in both:
+            progress.end(SessionClosed("the test is over"))
+            assert progress.wait_ended(5)
+        outcomes.append([*(t.tobytes() for t in tensors), *(f.residual.tobytes() for f in feedbacks)])
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0][0] == outcomes[0][1]
+
+
 class Recorder:
     """A pool that remembers what is written."""
 

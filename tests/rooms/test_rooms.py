@@ -101,7 +101,7 @@ def test_an_allowed_include_is_not(room: str, line: str) -> None:
         ("pascaline.link.base", "import pyverbs.device"),
         ("pascaline.session", "def f():\n    from pyverbs import mr"),
         ("pascaline.session", "from torch import distributed"),
-        ("pascaline.link.verbs", "import torch.distributed as dist"),
+        ("pascaline.link.emulated.ops", "import torch.distributed as dist"),
         ("pascaline.reduce", "from torch.nn.parallel import DistributedDataParallel"),
         ("pascaline.session", "import importlib\nimportlib.import_module('pascaline_appliance.config')"),
         ("pascaline.torch.hook", "from pascaline.link import verbs"),

@@ -16,7 +16,7 @@ from pascaline.reduce import Line
 from pascaline.session.membership import Listener, Wishes
 
 if TYPE_CHECKING:
-    from pascaline.link.emulated import EmulatedLink
+    from pascaline.link.emulated.link import EmulatedLink
 
 CHUNK_BYTES = 1 << 20
 WINDOW = 4
@@ -75,7 +75,7 @@ class EmulatedMembership:
     link: EmulatedLink
 
     def __init__(self, process_group: Any, timeout_s: float | None) -> None:
-        from pascaline.link import emulated  # here, so that this package can be imported without PyTorch
+        from pascaline.link.emulated import link as emulated  # here, so that this package can be imported without PyTorch
 
         self.rank, self.world_size = emulated.ranks_of(process_group)
         self.job = "emulated"
@@ -86,7 +86,7 @@ class EmulatedMembership:
 
     def join(self, wishes: Wishes) -> None:
         """Compare what the ranks want, and open the pools."""
-        from pascaline.link import emulated
+        from pascaline.link.emulated import link as emulated
 
         self.link = emulated.EmulatedLink(self._process_group, self.straggler_timeout_s)
         data = emulated.PoolSize(wishes.window or WINDOW, wishes.chunk_bytes or CHUNK_BYTES)
