@@ -75,7 +75,8 @@ class EmulatedMembership:
     link: EmulatedLink
 
     def __init__(self, process_group: Any, timeout_s: float | None) -> None:
-        from pascaline.link.emulated import link as emulated  # here, so that this package can be imported without PyTorch
+        # Here, so that this package can be imported without PyTorch.
+        from pascaline.link.emulated import link as emulated
 
         self.rank, self.world_size = emulated.ranks_of(process_group)
         self.job = "emulated"
