@@ -16,6 +16,8 @@ MESON_DIR := $(BUILD)/dpdk_c
 FAULT_DIR := $(BUILD)/dpdk_c-$(FAULT)
 SANITIZE_DIR := $(BUILD)/dpdk_c-sanitize
 FUZZ_DIR := $(BUILD)/dpdk_c-fuzz
+KERNELS := client/kernels
+STRICT := -std=c11 -ffp-contract=off -Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Werror
 SECONDS := 60
 BIN := $(BUILD)/venv/bin
 DISTRIBUTIONS := client monitoring appliance
@@ -121,13 +123,16 @@ sim-long: build ## A million seeds; goes on where it was interrupted, while the 
 	@$(BIN)/python -m tests.sim --seeds 1000000 --resume $(BUILD)/faults/sim-long.json
 
 .PHONY: sanitize
-sanitize: build ## C unit, protocol and malformed tests and simulated racks under AddressSanitizer and UndefinedBehaviorSanitizer
+sanitize: build ## C unit, protocol and malformed tests, kernels and simulated racks under AddressSanitizer and UndefinedBehaviorSanitizer
 	@[ -f $(SANITIZE_DIR)/build.ninja ] || meson setup $(SANITIZE_DIR) dpdk_c \
 	    -Ddpdk=disabled -Db_sanitize=address,undefined -Db_lundef=false
 	ninja -C $(SANITIZE_DIR)
 	export ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 	meson test -C $(SANITIZE_DIR) --print-errorlogs
 	LD_PRELOAD=$$(gcc -print-file-name=libasan.so) PSC_CORE_TEST_LIB=$(SANITIZE_DIR)/libpsc_core_test.so $(PYTEST) tests/protocol tests/malformed
+	gcc $(STRICT) -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -I$(KERNELS) -o $(SANITIZE_DIR)/test_exact \
+	    $(KERNELS)/*.c $(KERNELS)/tests/test_exact.c -lm
+	$(SANITIZE_DIR)/test_exact
 	PSC_SIM=$(SANITIZE_DIR)/sim/psc_sim $(BIN)/python -m tests.sim --seeds 500 --no-summary
 
 .PHONY: lint
@@ -135,13 +140,21 @@ lint: build ## ruff, mypy and clang-format: nothing is changed
 	@$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(DISTRIBUTIONS:=/src)
-	find dpdk_c tests -name '*.[ch]' -print0 | xargs -0 clang-format --dry-run -Werror
+	find dpdk_c tests $(KERNELS) -name '*.[ch]' -print0 | xargs -0 clang-format --dry-run -Werror
+	gcc $(STRICT) -O1 -fsyntax-only -I$(KERNELS) $(KERNELS)/*.c $(KERNELS)/tests/*.c
 
 .PHONY: format
 format: setup ## Format C and Python
 	@$(BIN)/ruff check --fix --quiet . || true
 	$(BIN)/ruff format .
-	find dpdk_c tests -name '*.[ch]' -print0 | xargs -0 clang-format -i
+	find dpdk_c tests $(KERNELS) -name '*.[ch]' -print0 | xargs -0 clang-format -i
+
+# ---- Measurements ----
+
+# PASCALINE_KERNELS=avx2 measures another variant than this CPU's best.
+.PHONY: bench-codecs
+bench-codecs: build ## thc's C kernels against one memcpy of 256 MiB, one thread; figures in build/bench/codecs.json
+	@$(BIN)/python -m tests.bench.codecs --out $(BUILD)/bench/codecs.json
 
 # ---- The demonstration ----
 

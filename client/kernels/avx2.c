@@ -1,12 +1,15 @@
-/* The AVX2 variant (Haswell, Zen and later). The pragma, not a flag of the whole file, so that nothing from a header is
- * ever compiled to instructions that the CPU may lack. */
+/* The AVX2 variant (Haswell, Zen and later). The pragma, not a flag of the whole file, so that nothing from a
+ * header is ever compiled to instructions that the CPU may lack. */
 #ifdef __x86_64__
 #include <immintrin.h>
 #include <string.h>
 
 #include "variants.h"
 
-static bool runs_here(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+static bool runs_here(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
 
 #pragma GCC target("avx2,fma")
 
@@ -15,42 +18,117 @@ static bool runs_here(void) { return __builtin_cpu_supports("avx2") && __builtin
 #define VECTOR_OP    static inline __attribute__((always_inline))
 
 /* MIDDLE and LAST: vectors at once in the passes that follow the first 8 * 8 coordinates. */
-enum { LANES = 8, MIDDLE = 4, LAST = 4, STREAMS = 0 };
+enum { LANES = 8, MIDDLE = 4, LAST = 4 };
 
 typedef __m256 vf;
 typedef __m256i vi;
 
-VECTOR_OP vf vf_load(const float *at) { return _mm256_loadu_ps(at); }
-VECTOR_OP void vf_store(float *at, vf a) { _mm256_storeu_ps(at, a); }
-VECTOR_OP void vf_stream(float *at, vf a) { _mm256_stream_ps(at, a); }
-VECTOR_OP vf vf_all(float a) { return _mm256_set1_ps(a); }
-VECTOR_OP vf vf_min(vf a, vf b) { return _mm256_min_ps(a, b); }
-VECTOR_OP vf vf_max(vf a, vf b) { return _mm256_max_ps(a, b); }
-VECTOR_OP vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
-VECTOR_OP vi vf_bits(vf a) { return _mm256_castps_si256(a); }
-VECTOR_OP vf vf_of_bits(vi a) { return _mm256_castsi256_ps(a); }
-VECTOR_OP vi vf_to_cell(vf a) { return _mm256_cvttps_epi32(a); }
-VECTOR_OP vf vi_to_vf(vi a) { return _mm256_cvtepi32_ps(a); }
-VECTOR_OP vi vi_load(const void *at) { return _mm256_loadu_si256(at); }
-VECTOR_OP void vi_store(void *at, vi a) { _mm256_storeu_si256(at, a); }
-VECTOR_OP vi vi_all(uint32_t a) { return _mm256_set1_epi32((int)a); }
-VECTOR_OP vi vi_left(vi a, int bits) { return _mm256_slli_epi32(a, bits); }
-VECTOR_OP vi vi_right(vi a, int bits) { return _mm256_srli_epi32(a, bits); }
-VECTOR_OP vi vi_xor3(vi a, vi b, vi c) { return a ^ b ^ c; }
+VECTOR_OP vf vf_load(const float *at)
+{
+    return _mm256_loadu_ps(at);
+}
+VECTOR_OP void vf_store(float *at, vf a)
+{
+    _mm256_storeu_ps(at, a);
+}
+VECTOR_OP void vf_stream(float *at, vf a)
+{
+    _mm256_stream_ps(at, a);
+}
+VECTOR_OP vf vf_all(float a)
+{
+    return _mm256_set1_ps(a);
+}
+VECTOR_OP vf vf_min(vf a, vf b)
+{
+    return _mm256_min_ps(a, b);
+}
+VECTOR_OP vf vf_max(vf a, vf b)
+{
+    return _mm256_max_ps(a, b);
+}
+VECTOR_OP vf vf_fma(vf a, vf b, vf c)
+{
+    return _mm256_fmadd_ps(a, b, c);
+}
+VECTOR_OP vi vf_bits(vf a)
+{
+    return _mm256_castps_si256(a);
+}
+VECTOR_OP vf vf_of_bits(vi a)
+{
+    return _mm256_castsi256_ps(a);
+}
+VECTOR_OP vi vf_to_cell(vf a)
+{
+    return _mm256_cvttps_epi32(a);
+}
+VECTOR_OP vf vi_to_vf(vi a)
+{
+    return _mm256_cvtepi32_ps(a);
+}
+VECTOR_OP vi vi_load(const void *at)
+{
+    return _mm256_loadu_si256(at);
+}
+VECTOR_OP void vi_store(void *at, vi a)
+{
+    _mm256_storeu_si256(at, a);
+}
+VECTOR_OP vi vi_all(uint32_t a)
+{
+    return _mm256_set1_epi32((int)a);
+}
+VECTOR_OP vi vi_left(vi a, int bits)
+{
+    return _mm256_slli_epi32(a, bits);
+}
+VECTOR_OP vi vi_right(vi a, int bits)
+{
+    return _mm256_srli_epi32(a, bits);
+}
+VECTOR_OP vi vi_xor3(vi a, vi b, vi c)
+{
+    return a ^ b ^ c;
+}
 /* Upper half of each 32 bits from a, lower from b. */
-VECTOR_OP vi vi_halves(vi a, vi b) { return _mm256_blend_epi16(b, a, 0xaa); }
+VECTOR_OP vi vi_halves(vi a, vi b)
+{
+    return _mm256_blend_epi16(b, a, 0xaa);
+}
 VECTOR_OP vi vi_add_if_less(vi k, vf a, vf b)
 {
     return _mm256_sub_epi32(k, vf_bits(_mm256_cmp_ps(a, b, _CMP_LT_OQ)));
 }
-VECTOR_OP vi v16_add(vi a, vi b) { return _mm256_add_epi16(a, b); }
-VECTOR_OP vi v16_sub(vi a, vi b) { return _mm256_sub_epi16(a, b); }
-VECTOR_OP vi v16_min(vi a, vi b) { return _mm256_min_epu16(a, b); }
-VECTOR_OP vi v16_mul_high(vi a, vi b) { return _mm256_mulhi_epu16(a, b); }
-VECTOR_OP vi vl_mul(vi a, vi b) { return _mm256_mul_epu32(a, b); }
-VECTOR_OP vi vl_high(vi a) { return _mm256_srli_epi64(a, 32); }
+VECTOR_OP vi v16_add(vi a, vi b)
+{
+    return _mm256_add_epi16(a, b);
+}
+VECTOR_OP vi v16_sub(vi a, vi b)
+{
+    return _mm256_sub_epi16(a, b);
+}
+VECTOR_OP vi v16_min(vi a, vi b)
+{
+    return _mm256_min_epu16(a, b);
+}
+VECTOR_OP vi v16_mul_high(vi a, vi b)
+{
+    return _mm256_mulhi_epu16(a, b);
+}
+VECTOR_OP vi vl_mul(vi a, vi b)
+{
+    return _mm256_mul_epu32(a, b);
+}
+VECTOR_OP vi vl_high(vi a)
+{
+    return _mm256_srli_epi64(a, 32);
+}
 /* Lower halves of the 64-bit lanes: even from a, odd from b. */
-VECTOR_OP vi vl_merge(vi a, vi b) { return _mm256_blend_epi32(a, _mm256_shuffle_epi32(b, 0xa0), 0xaa); }
+VECTOR_OP vi vl_merge(vi a, vi b)
+{
+    return _mm256_blend_epi32(a, _mm256_shuffle_epi32(b, 0xa0), 0xaa);
+}
 
 /* Negate where the sign bits of vector v are 1. */
 VECTOR_OP vf vf_flip(vf a, const uint32_t *signs, uint32_t v)
@@ -63,7 +141,8 @@ VECTOR_OP vf vf_flip(vf a, const uint32_t *signs, uint32_t v)
 /* Levels 1, 2, 4. A product with 1 or -1 is exact, so each lane is one rounded sum or difference. */
 VECTOR_OP vf lane_levels(vf a)
 {
-    const vf by1 = _mm256_setr_ps(1, -1, 1, -1, 1, -1, 1, -1), by2 = _mm256_setr_ps(1, 1, -1, -1, 1, 1, -1, -1);
+    const vf by1 = _mm256_setr_ps(1, -1, 1, -1, 1, -1, 1, -1),
+             by2 = _mm256_setr_ps(1, 1, -1, -1, 1, 1, -1, -1);
     const vf by4 = _mm256_setr_ps(1, 1, 1, 1, -1, -1, -1, -1);
     a = vf_fma(a, by1, _mm256_permute_ps(a, 0xb1));
     a = vf_fma(a, by2, _mm256_permute_ps(a, 0x4e));
@@ -88,26 +167,20 @@ VECTOR_OP void store_bytes(uint8_t *at, const vi *v)
 
 /* ---- Tables ---- */
 
-/* FEW: cells 0 .. 31 and indices of 4 bits: two permutations and a choice each. */
-enum { CELLS_FEW, CELLS_ANY };
+enum { FEW = 32 }; /* cells 0 .. g fit two permutations of bytes */
 
 struct tables {
     const struct psc_thc_job *job;
-    vi index[2];           /* by cell, 16 at a time, in both lanes */
+    vi index[2];          /* by cell, 16 at a time, in both lanes */
     vf level[2], step[2]; /* by index, 8 at a time */
 };
 
-VECTOR_OP int cells_of(const struct psc_thc_job *job)
+VECTOR_OP void load_tables(const struct psc_thc_job *job, struct tables *tables)
 {
-    return job->g < 32 && job->wire_bits < 8 ? CELLS_FEW : CELLS_ANY;
-}
-
-VECTOR_OP void load_tables(const struct psc_thc_job *job, int cells, struct tables *tables)
-{
-    (void)cells;
     tables->job = job;
     for (uint32_t i = 0; i < 2; i++) {
-        tables->index[i] = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(job->cell_index + 16 * i)));
+        tables->index[i] =
+            _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(job->cell_index + 16 * i)));
         tables->level[i] = vf_load(job->level_f32 + 8 * i);
         tables->step[i] = vf_load(job->step_f32 + 8 * i);
     }
@@ -119,24 +192,31 @@ VECTOR_OP vi gather_bytes(const uint8_t *table, vi at)
     return _mm256_i32gather_epi32((const int *)table, at, 1) & vi_all(0xff);
 }
 
-VECTOR_OP void look_up(const struct tables *tables, vi cell, int cells, vi *index, vf *level, vf *step)
+/* b where the sign bit of `which` is 1. */
+VECTOR_OP vf vf_choose(vf a, vf b, vi which)
+{
+    return _mm256_blendv_ps(a, b, vf_of_bits(which));
+}
+
+VECTOR_OP void look_up(const struct tables *tables, vi cell, enum cells cells, vi *index, vf *level, vf *step)
 {
     const struct psc_thc_job *job = tables->job;
     if (cells == CELLS_FEW) {
         /* Bytes above the lowest have their top bit set: they become 0. */
-        vi at = cell | vi_all(0x80808000u), from_upper = vi_left(cell, 27);
-        *index = vf_bits(_mm256_blendv_ps(vf_of_bits(_mm256_shuffle_epi8(tables->index[0], at)),
-                                          vf_of_bits(_mm256_shuffle_epi8(tables->index[1], at)),
-                                          vf_of_bits(from_upper)));
-        vf upper = vf_of_bits(vi_left(*index, 28));
-        *level = _mm256_blendv_ps(_mm256_permutevar8x32_ps(tables->level[0], *index),
-                                  _mm256_permutevar8x32_ps(tables->level[1], *index), upper);
-        *step = _mm256_blendv_ps(_mm256_permutevar8x32_ps(tables->step[0], *index),
-                                 _mm256_permutevar8x32_ps(tables->step[1], *index), upper);
+        vi at = cell | vi_all(0x80808000u);
+        *index = vf_bits(vf_choose(vf_of_bits(_mm256_shuffle_epi8(tables->index[0], at)),
+                                   vf_of_bits(_mm256_shuffle_epi8(tables->index[1], at)), vi_left(cell, 27)));
     } else {
         *index = gather_bytes(job->cell_index, cell);
+    }
+    if (cells == CELLS_WIDE) {
         *level = _mm256_i32gather_ps(job->level_f32, *index, 4);
         *step = _mm256_i32gather_ps(job->step_f32, *index, 4);
+    } else {
+        *level = vf_choose(_mm256_permutevar8x32_ps(tables->level[0], *index),
+                           _mm256_permutevar8x32_ps(tables->level[1], *index), vi_left(*index, 28));
+        *step = vf_choose(_mm256_permutevar8x32_ps(tables->step[0], *index),
+                          _mm256_permutevar8x32_ps(tables->step[1], *index), vi_left(*index, 28));
     }
 }
 
@@ -168,7 +248,10 @@ struct u8_lanes {
     vf bias;
 };
 
-VECTOR_OP struct u8_lanes u8_lanes_of(float bias) { return (struct u8_lanes){vf_all(-bias)}; }
+VECTOR_OP struct u8_lanes u8_lanes_of(float bias)
+{
+    return (struct u8_lanes){vf_all(-bias)};
+}
 
 VECTOR_OP vf u8_lane_levels(const struct u8_lanes *lanes, const uint8_t *at)
 {
@@ -177,7 +260,8 @@ VECTOR_OP vf u8_lane_levels(const struct u8_lanes *lanes, const uint8_t *at)
 
 #include "blocks.h"
 
-/* ---- Norms: the AVX-512 variant's too, because from memory that loads 32 bytes at a time is the faster one ---- */
+/* ---- Norms: the AVX-512 variant's too, because from memory that loads 32 bytes at a time is the faster one
+ * ---- */
 
 ALWAYS_INLINE float squares(const struct psc_thc_input *input, bool with_residual)
 {

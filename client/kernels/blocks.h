@@ -1,13 +1,16 @@
-/* The work on one whole block for vectors of LANES floats, private to this room: this text is compiled once per vector
- * variant, which defines the few operations that differ (vf: floats, vi: 32-bit integers, or 64-bit lanes of which
- * Philox uses the low half). No header may be included from here: what it defines would be compiled for the
- * variant's instruction set too.
+/* The work on one whole block for vectors of LANES floats, private to this room: this text is compiled once
+ * per vector variant, which defines the few operations that differ (vf: floats, vi: 32-bit integers, or
+ * 64-bit lanes of which Philox uses the low half). No header may be included from here: what it defines would
+ * be compiled for the variant's instruction set too.
  *
  * Everything of a block stays in registers and some 10 KiB of first-level cache:
- *   encode: load, scale, flip, rotate -> y -> draw, round -> indices -> pack; with error feedback the indices' table
- *   values go the way of decode: rotate, scale, flip -> values, or subtracted from x -> residual. */
+ *   encode: load, scale, flip, rotate -> y -> draw, round -> indices -> pack; with error feedback the
+ * indices' table values go the way of decode: rotate, scale, flip -> values, or subtracted from x ->
+ * residual. */
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
+/* Loops over an array of vectors, which are registers only if no index is left. */
+#define UNROLLED _Pragma("GCC unroll 16")
 
 enum {
     VECTORS = BLOCK / LANES,
@@ -19,7 +22,8 @@ enum {
 
 /* ---- Random numbers ---- */
 
-/* What of Philox' first rounds is alike in all states of a block: only the first word of the counter differs. */
+/* What of Philox' first rounds is alike in all states of a block: only the first word of the counter differs.
+ */
 struct uniform {
     uint32_t c0_1, c2_1, c2_2; /* to be xored into that word after the round of that number */
 };
@@ -50,8 +54,8 @@ ALWAYS_INLINE struct begun philox_begin(vi q, const struct uniform *uniform)
     return begun;
 }
 
-ALWAYS_INLINE void philox_stream(const struct psc_thc_job *job, const struct uniform *uniform, uint32_t stream,
-                                 struct begun begun, vi words[4])
+ALWAYS_INLINE void philox_stream(const struct psc_thc_job *job, const struct uniform *uniform,
+                                 uint32_t stream, struct begun begun, vi words[4])
 {
     const uint32_t(*key)[2] = job->key;
     const vi m0 = vi_all(PHILOX_M0), m1 = vi_all(PHILOX_M1);
@@ -96,14 +100,17 @@ static void draw_signs(const struct psc_thc_block *block, uint32_t *signs)
     }
 }
 
-/* Words of 16 states in order: with the even states in one vector and the odd ones in the next, merging is one step. */
+/* Words of 16 states in order: with the even states in one vector and the odd ones in the next, merging is
+ * one step. */
 ALWAYS_INLINE void draw_words(const struct psc_thc_job *job, const struct uniform *uniform, uint32_t stream,
                               const struct begun begun[HALVES], vi words[4 * PER_WORD])
 {
+    UNROLLED
     for (uint32_t i = 0; i < PER_WORD; i++) {
         vi even[4], odd[4];
         philox_stream(job, uniform, stream, begun[2 * i], even);
         philox_stream(job, uniform, stream, begun[2 * i + 1], odd);
+        UNROLLED
         for (uint32_t w = 0; w < 4; w++)
             words[w * PER_WORD + i] = vl_merge(even[w], odd[w]);
     }
@@ -111,16 +118,25 @@ ALWAYS_INLINE void draw_words(const struct psc_thc_job *job, const struct unifor
 
 /* ---- Rotation ---- */
 
-/* Levels between whole vectors, of `count` of them. */
+/* One level between whole vectors, h apart. */
+ALWAYS_INLINE void level(vf *a, uint32_t count, uint32_t h)
+{
+    UNROLLED
+    for (uint32_t i = 0; i < count / 2; i++) {
+        uint32_t j = i + (i & ~(h - 1));
+        vf low = a[j], high = a[j + h];
+        a[j] = low + high;
+        a[j + h] = low - high;
+    }
+}
+
+/* All levels between `count` vectors, 4 or 8. */
 ALWAYS_INLINE void levels(vf *a, uint32_t count)
 {
-    for (uint32_t h = 1; h < count; h *= 2)
-        for (uint32_t i = 0; i < count; i += 2 * h)
-            for (uint32_t j = i; j < i + h; j++) {
-                vf low = a[j], high = a[j + h];
-                a[j] = low + high;
-                a[j + h] = low - high;
-            }
+    level(a, count, 1);
+    level(a, count, 2);
+    if (count == 8)
+        level(a, count, 4);
 }
 
 /* Levels between `count` vectors that lie `stride` vectors apart, all of y. */
@@ -129,9 +145,11 @@ ALWAYS_INLINE void pass(float *y, uint32_t stride, uint32_t count)
     for (uint32_t base = 0; base < VECTORS; base += stride * count)
         for (uint32_t v = base; v < base + stride; v++) {
             vf a[AT_ONCE];
+            UNROLLED
             for (uint32_t i = 0; i < count; i++)
                 a[i] = vf_load(y + (v + i * stride) * LANES);
             levels(a, count);
+            UNROLLED
             for (uint32_t i = 0; i < count; i++)
                 vf_store(y + (v + i * stride) * LANES, a[i]);
         }
@@ -147,12 +165,13 @@ ALWAYS_INLINE vf x_at(const struct psc_thc_input *input, uint32_t c, vf loss_sca
     return x;
 }
 
-ALWAYS_INLINE void coordinates(const struct psc_thc_block *block, const struct psc_thc_input *input, float gain,
-                               bool turn, bool with_residual, float *y)
+ALWAYS_INLINE void coordinates(const struct psc_thc_block *block, const struct psc_thc_input *input,
+                               float gain, bool turn, bool with_residual, float *y)
 {
     const vf gains = vf_all(gain), loss_scale = vf_all(input->loss_scale);
     for (uint32_t v = 0; v < VECTORS; v += AT_ONCE) {
         vf a[AT_ONCE];
+        UNROLLED
         for (uint32_t i = 0; i < AT_ONCE; i++) {
             a[i] = x_at(input, (v + i) * LANES, loss_scale, with_residual) * gains;
             if (turn)
@@ -160,6 +179,7 @@ ALWAYS_INLINE void coordinates(const struct psc_thc_block *block, const struct p
         }
         if (turn)
             levels(a, AT_ONCE);
+        UNROLLED
         for (uint32_t i = 0; i < AT_ONCE; i++)
             vf_store(y + (v + i) * LANES, a[i]);
     }
@@ -177,7 +197,7 @@ struct rounding {
 };
 
 /* Step 5 of "Encode": the index of a coordinate y with its draw v. */
-ALWAYS_INLINE vi index_of(const struct rounding *r, vf y, vi v, int cells, bool wide_v)
+ALWAYS_INLINE vi index_of(const struct rounding *r, vf y, vi v, enum cells cells, bool wide_v)
 {
     vf pos = vf_min(vf_max((y + r->t) * r->s_pos, vf_all(0)), r->g);
     vi k;
@@ -197,20 +217,23 @@ struct streams {
 
 /* Indices of 128 coordinates. */
 ALWAYS_INLINE void round_group(const struct psc_thc_job *job, const struct streams *streams, uint32_t q,
-                               const struct rounding *r, const float *y, int cells, bool stratified, bool wide_v,
-                               uint8_t *indices)
+                               const struct rounding *r, const float *y, enum cells cells, bool stratified,
+                               bool wide_v, uint8_t *indices)
 {
     struct begun begun[HALVES];
     vi own[4 * PER_WORD], strata[4 * PER_WORD], low[PER_HALF], high[PER_HALF];
+    UNROLLED
     for (uint32_t i = 0; i < HALVES; i++)
         begun[i] = philox_begin(counters(i / 2 * LANES + i % 2, 2) + vi_all(q), &streams->uniform);
     draw_words(job, &streams->uniform, streams->own, begun, own);
     if (stratified)
         draw_words(job, &streams->uniform, STREAM_STRATA, begun, strata);
+    UNROLLED
     for (uint32_t i = 0; i < 4 * PER_WORD; i++) {
         vi v_low = own[i] & vi_all(0xffff), v_high = vi_right(own[i], 16);
         if (stratified) {
-            /* Both halves of a word at once: (rank + (shared * n >> 16)) mod n, where an unsigned minimum is the mod. */
+            /* Both halves of a word at once: (rank + (shared * n >> 16)) mod n, where an unsigned minimum is
+             * the mod. */
             vi stratum = v16_add(v16_mul_high(strata[i], r->n), r->rank);
             stratum = v16_min(stratum, v16_sub(stratum, r->n));
             v_low = vi_halves(vi_left(stratum, 16), own[i]);
@@ -219,14 +242,15 @@ ALWAYS_INLINE void round_group(const struct psc_thc_job *job, const struct strea
         low[i] = index_of(r, vf_load(y + i * LANES), v_low, cells, wide_v);
         high[i] = index_of(r, vf_load(y + 64 + i * LANES), v_high, cells, wide_v);
     }
+    UNROLLED
     for (uint32_t i = 0; i < PER_HALF; i += 4) {
         store_bytes(indices + i * LANES, low + i);
         store_bytes(indices + 64 + i * LANES, high + i);
     }
 }
 
-ALWAYS_INLINE void round_block(const struct psc_thc_block *block, uint32_t rank, const float *y, int cells,
-                               bool stratified, bool wide_v, uint8_t *indices)
+ALWAYS_INLINE void round_block(const struct psc_thc_block *block, uint32_t rank, const float *y,
+                               enum cells cells, bool stratified, bool wide_v, uint8_t *indices)
 {
     const struct psc_thc_job *job = block->job;
     const struct streams streams = {
@@ -242,9 +266,10 @@ ALWAYS_INLINE void round_block(const struct psc_thc_block *block, uint32_t rank,
         .n = vi_all(job->settings.n * 0x10001u),
         .rank = vi_all(rank * 0x10001u),
     };
-    load_tables(job, cells, &r.tables);
+    load_tables(job, &r.tables);
     for (uint32_t c = 0; c < BLOCK; c += GROUP)
-        round_group(job, &streams, 16 * ((block->first + c) / GROUP), &r, y + c, cells, stratified, wide_v, indices + c);
+        round_group(job, &streams, 16 * ((block->first + c) / GROUP), &r, y + c, cells, stratified, wide_v,
+                    indices + c);
 }
 
 /* The largest n for which v + 1/2 is exact. */
@@ -254,17 +279,21 @@ static void make_indices(const struct psc_thc_block *block, uint32_t rank, const
 {
     const struct psc_thc_job *job = block->job;
     bool stratified = job->settings.rounding == PSC_THC_STRATIFIED;
-    int cells = cells_of(job);
+    enum cells cells = job->wire_bits == 8 ? CELLS_WIDE : job->g < FEW ? CELLS_FEW : CELLS_MANY;
     if (stratified && job->settings.n > NARROW_N)
-        round_block(block, rank, y, CELLS_ANY, true, true, indices);
-    else if (cells == CELLS_FEW && stratified)
+        round_block(block, rank, y, CELLS_WIDE, true, true, indices);
+    else if (stratified && cells == CELLS_FEW)
         round_block(block, rank, y, CELLS_FEW, true, false, indices);
+    else if (stratified && cells == CELLS_MANY)
+        round_block(block, rank, y, CELLS_MANY, true, false, indices);
+    else if (stratified)
+        round_block(block, rank, y, CELLS_WIDE, true, false, indices);
     else if (cells == CELLS_FEW)
         round_block(block, rank, y, CELLS_FEW, false, false, indices);
-    else if (stratified)
-        round_block(block, rank, y, CELLS_ANY, true, false, indices);
+    else if (cells == CELLS_MANY)
+        round_block(block, rank, y, CELLS_MANY, false, false, indices);
     else
-        round_block(block, rank, y, CELLS_ANY, false, false, indices);
+        round_block(block, rank, y, CELLS_WIDE, false, false, indices);
 }
 
 enum { BYTES = 4 * LANES };
@@ -278,7 +307,8 @@ static void pack(const struct psc_thc_job *job, const uint8_t *indices, uint8_t 
             if (job->wire_bits == 4)
                 bytes |= vi_left(vi_load(at + 64), 4); /* indices below 16: no bit reaches the next byte */
             if (job->wire_bits == 2)
-                bytes |= vi_left(vi_load(at + 64), 2) | vi_left(vi_load(at + 128), 4) | vi_left(vi_load(at + 192), 6);
+                bytes |= vi_left(vi_load(at + 64), 2) | vi_left(vi_load(at + 128), 4) |
+                         vi_left(vi_load(at + 192), 6);
             vi_store(packed, bytes);
         }
 }
@@ -317,24 +347,29 @@ ALWAYS_INLINE void finish_block(const struct way_out *way, enum finish finish, f
         pass(y, AT_ONCE, MIDDLE);
     for (uint32_t v = 0; v < VECTORS / LAST; v++) {
         vf a[LAST];
+        UNROLLED
         for (uint32_t i = 0; i < LAST; i++)
             a[i] = vf_load(y + (v + i * (VECTORS / LAST)) * LANES);
         levels(a, LAST);
+        UNROLLED
         for (uint32_t i = 0; i < LAST; i++)
             finish_vector(way, finish, true, v + i * (VECTORS / LAST), a[i]);
     }
 }
 
-/* From u8 sums. Every intermediate is an integer below 2^24: the first levels are exact in whatever arithmetic. */
+/* From u8 sums. Every intermediate is an integer below 2^24: the first levels are exact in whatever
+ * arithmetic. */
 ALWAYS_INLINE void back_u8(const struct way_out *way, enum finish finish, const uint8_t *sums, float bias)
 {
     float y[BLOCK] __attribute__((aligned(64)));
     const struct u8_lanes lanes = u8_lanes_of(bias);
     for (uint32_t v = 0; v < VECTORS; v += AT_ONCE) {
         vf a[AT_ONCE];
+        UNROLLED
         for (uint32_t i = 0; i < AT_ONCE; i++)
             a[i] = u8_lane_levels(&lanes, sums + (v + i) * LANES);
         levels(a, AT_ONCE);
+        UNROLLED
         for (uint32_t i = 0; i < AT_ONCE; i++)
             vf_store(y + (v + i) * LANES, a[i]);
     }
@@ -346,9 +381,11 @@ ALWAYS_INLINE void back_u16(const struct way_out *way, enum finish finish, const
     float y[BLOCK] __attribute__((aligned(64)));
     for (uint32_t v = 0; v < VECTORS; v += AT_ONCE) {
         vf a[AT_ONCE];
+        UNROLLED
         for (uint32_t i = 0; i < AT_ONCE; i++)
             a[i] = lane_levels(vf_fma(u16_load(sums + (v + i) * LANES), vf_all(2), vf_all(-bias)));
         levels(a, AT_ONCE);
+        UNROLLED
         for (uint32_t i = 0; i < AT_ONCE; i++)
             vf_store(y + (v + i) * LANES, a[i]);
     }
@@ -356,8 +393,8 @@ ALWAYS_INLINE void back_u16(const struct way_out *way, enum finish finish, const
 }
 
 /* Without rotation there is nothing to keep: one pass. */
-ALWAYS_INLINE void straight(const struct way_out *way, enum finish finish, const uint8_t *u8, const uint16_t *u16,
-                            float bias)
+ALWAYS_INLINE void straight(const struct way_out *way, enum finish finish, const uint8_t *u8,
+                            const uint16_t *u16, float bias)
 {
     for (uint32_t v = 0; v < VECTORS; v++) {
         vf s = u8 ? u8_load(u8 + v * LANES) : u16_load(u16 + v * LANES);
@@ -365,7 +402,10 @@ ALWAYS_INLINE void straight(const struct way_out *way, enum finish finish, const
     }
 }
 
-static bool may_stream(const float *out) { return STREAMS && (uintptr_t)out % (LANES * sizeof(float)) == 0; }
+static bool may_stream(const float *out)
+{
+    return (uintptr_t)out % (LANES * sizeof(float)) == 0;
+}
 
 static void make_residual(const struct psc_thc_block *block, const struct psc_thc_input *input,
                           const struct psc_thc_encoding *encoding, const uint8_t *indices)
@@ -400,8 +440,8 @@ static void encode(const struct psc_thc_block *block, const struct psc_thc_input
         make_residual(block, input, encoding, indices);
 }
 
-static void decode_u8(const struct psc_thc_block *block, const uint8_t *sums, float bias, float coef, bool stream,
-                      float *values)
+static void decode_u8(const struct psc_thc_block *block, const uint8_t *sums, float bias, float coef,
+                      bool stream, float *values)
 {
     const struct way_out way = {block->signs, coef, values, NULL};
     if (!block->job->settings.rotate)
@@ -412,8 +452,8 @@ static void decode_u8(const struct psc_thc_block *block, const uint8_t *sums, fl
         back_u8(&way, VALUES, sums, bias);
 }
 
-static void decode_u16(const struct psc_thc_block *block, const uint16_t *sums, float bias, float coef, bool stream,
-                       float *values)
+static void decode_u16(const struct psc_thc_block *block, const uint16_t *sums, float bias, float coef,
+                       bool stream, float *values)
 {
     const struct way_out way = {block->signs, coef, values, NULL};
     if (!block->job->settings.rotate)

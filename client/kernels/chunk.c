@@ -1,5 +1,5 @@
-/* Chunks and tensors: cuts them into blocks, decides what a scale says, and hands each block to the variant in use.
- * Steps of the story: "encode", "decode". */
+/* Chunks and tensors: cuts them into blocks, decides what a scale says, and hands each block to the variant
+ * in use. Steps of the story: "encode", "decode". */
 #include <math.h>
 #include <string.h>
 #ifdef __SSE__
@@ -10,11 +10,12 @@
 
 /* Below it squares have lost bits, and a norm counts as 0. */
 #define SMALL 0x1p-100f
-/* From here a chunk's values are written past the cache: they are next read when the whole tensor has come. */
+/* From here a chunk's values are written past the cache: they are next read when the whole tensor has come.
+ */
 #define STREAM_MIN_ELEMS (16 * 1024)
 
-/* The caller's thread may flush denormals or round otherwise (torch.set_flush_denormal): the bits of a result must not
- * depend on it. */
+/* The caller's thread may flush denormals or round otherwise (torch.set_flush_denormal): the bits of a result
+ * must not depend on it. */
 static unsigned begin_ieee(void)
 {
 #ifdef __SSE__
@@ -52,7 +53,8 @@ static float f32_of(uint32_t bits)
 
 static struct psc_thc_input input_at(const struct psc_thc_input *input, uint64_t c)
 {
-    return (struct psc_thc_input){input->grad + c, input->residual ? input->residual + c : NULL, input->loss_scale};
+    return (struct psc_thc_input){input->grad + c, input->residual ? input->residual + c : NULL,
+                                  input->loss_scale};
 }
 
 /* 2^exponent as two factors that float32 has. */
@@ -63,7 +65,8 @@ static void power(int exponent, float factor[2])
     factor[1] = ldexpf(1.0f, exponent - first);
 }
 
-/* The l2 norm of a block whose squares overflow or vanish: of the block times 2^-e, where its largest is in [1/2, 1). */
+/* The l2 norm of a block whose squares overflow or vanish: of the block times 2^-e, where its largest is in
+ * [1/2, 1). */
 static float careful_norm(const struct psc_thc_input *input, uint32_t count)
 {
     float most = f32_of(psc_kernels_scalar.largest(input, count));
@@ -182,8 +185,9 @@ static void encode_nothing(const struct psc_thc_block *block, const struct psc_t
     }
 }
 
-void psc_thc_encode(const struct psc_thc_chunk *chunk, uint32_t rank, const float *grad, const float *residual,
-                    float *residual_out, float loss_scale, uint64_t elems, const float *scales, uint8_t *packed)
+void psc_thc_encode(const struct psc_thc_chunk *chunk, uint32_t rank, const float *grad,
+                    const float *residual, float *residual_out, float loss_scale, uint64_t elems,
+                    const float *scales, uint8_t *packed)
 {
     unsigned saved = begin_ieee();
     const struct psc_thc_input all = {grad, residual, loss_scale};
@@ -214,8 +218,9 @@ void psc_thc_encode(const struct psc_thc_chunk *chunk, uint32_t rank, const floa
 }
 
 /* One loop for both widths: the compiler makes two of it. */
-static inline __attribute__((always_inline)) void decode(const struct psc_thc_chunk *chunk, uint32_t contributors,
-                                                         const uint8_t *u8, const uint16_t *u16, uint64_t elems,
+static inline __attribute__((always_inline)) void decode(const struct psc_thc_chunk *chunk,
+                                                         uint32_t contributors, const uint8_t *u8,
+                                                         const uint16_t *u16, uint64_t elems,
                                                          const float *scales, float *values)
 {
     unsigned saved = begin_ieee();
@@ -240,8 +245,8 @@ static inline __attribute__((always_inline)) void decode(const struct psc_thc_ch
     end_ieee(saved);
 }
 
-void psc_thc_decode_u8(const struct psc_thc_chunk *chunk, uint32_t contributors, const uint8_t *sums, uint64_t elems,
-                       const float *scales, float *values)
+void psc_thc_decode_u8(const struct psc_thc_chunk *chunk, uint32_t contributors, const uint8_t *sums,
+                       uint64_t elems, const float *scales, float *values)
 {
     decode(chunk, contributors, sums, NULL, elems, scales, values);
 }

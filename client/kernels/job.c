@@ -1,4 +1,5 @@
-/* A job's numbers and what follows from them (docs/thc.md, "Numbers of a job"): made once, before the first chunk. */
+/* A job's numbers and what follows from them (docs/thc.md, "Numbers of a job"): made once, before the first
+ * chunk. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,8 +14,9 @@ static bool allowed(const struct psc_thc_settings *s)
     for (uint32_t k = 0; k < last; k++)
         if (s->table[k] > s->table[k + 1])
             return false;
-    return s->table[0] == 0 && s->table[last] >= 1 && s->n >= 1 && s->n * (uint64_t)s->table[last] <= UINT16_MAX &&
-           isfinite(s->t) && s->t > 0 && isfinite(s->debias) && s->debias > 0;
+    return s->table[0] == 0 && s->table[last] >= 1 && s->n >= 1 &&
+           s->n * (uint64_t)s->table[last] <= UINT16_MAX && isfinite(s->t) && s->t > 0 &&
+           isfinite(s->debias) && s->debias > 0;
 }
 
 static void make_tables(struct psc_thc_job *job)
@@ -73,7 +75,10 @@ struct psc_thc_job *psc_thc_job_new(const struct psc_thc_settings *settings)
     return job;
 }
 
-void psc_thc_job_free(struct psc_thc_job *job) { free(job); }
+void psc_thc_job_free(struct psc_thc_job *job)
+{
+    free(job);
+}
 
 uint64_t psc_thc_coordinates(const struct psc_thc_job *job, uint64_t elems)
 {

@@ -44,16 +44,20 @@ void psc_thc_norms(const struct psc_thc_job *job, const float *grad, const float
 /* The one norm of a tensor from those of its blocks. */
 float psc_thc_tensor_norm(const struct psc_thc_job *job, const float *block_norms, uint32_t blocks);
 
-/* packed: coordinates * wire bits / 8 bytes. residual_out may be NULL (no error feedback) or equal residual. */
-void psc_thc_encode(const struct psc_thc_chunk *chunk, uint32_t rank, const float *grad, const float *residual,
-                    float *residual_out, float loss_scale, uint64_t elems, const float *scales, uint8_t *packed);
+/* packed: coordinates * wire bits / 8 bytes. residual_out may be NULL (no error feedback) or equal residual.
+ */
+void psc_thc_encode(const struct psc_thc_chunk *chunk, uint32_t rank, const float *grad,
+                    const float *residual, float *residual_out, float loss_scale, uint64_t elems,
+                    const float *scales, uint8_t *packed);
 
 /* sums: one for each coordinate, u8 or u16 (2-byte aligned). */
-void psc_thc_decode_u8(const struct psc_thc_chunk *chunk, uint32_t contributors, const uint8_t *sums, uint64_t elems,
-                       const float *scales, float *values);
+void psc_thc_decode_u8(const struct psc_thc_chunk *chunk, uint32_t contributors, const uint8_t *sums,
+                       uint64_t elems, const float *scales, float *values);
 void psc_thc_decode_u16(const struct psc_thc_chunk *chunk, uint32_t contributors, const uint16_t *sums,
                         uint64_t elems, const float *scales, float *values);
 
+/* The compiler that made them, for measurements. */
+const char *psc_kernels_compiler(void);
 /* Name of the variant in use. */
 const char *psc_kernels_variant(void);
 /* Whether there is such a variant and this CPU runs it. */

@@ -3,7 +3,10 @@
 
 #include "variants.h"
 
-static bool runs_anywhere(void) { return true; }
+static bool runs_anywhere(void)
+{
+    return true;
+}
 
 static float value_of(const struct psc_thc_input *input, uint32_t c)
 {
@@ -100,7 +103,8 @@ static void rotate(float *y, uint32_t size)
             }
 }
 
-static void coordinates(const struct psc_thc_block *block, const struct psc_thc_input *input, float gain, float *y)
+static void coordinates(const struct psc_thc_block *block, const struct psc_thc_input *input, float gain,
+                        float *y)
 {
     bool turn = block->job->settings.rotate;
     for (uint32_t c = 0; c < block->count; c++) {
@@ -183,8 +187,8 @@ static void encode(const struct psc_thc_block *block, const struct psc_thc_input
         encoding->residual_out[c] = (value_of(input, c) - y[c]) * (1.0f / input->loss_scale);
 }
 
-static void decode_u8(const struct psc_thc_block *block, const uint8_t *sums, float bias, float coef, bool stream,
-                      float *values)
+static void decode_u8(const struct psc_thc_block *block, const uint8_t *sums, float bias, float coef,
+                      bool stream, float *values)
 {
     (void)stream;
     float y[BLOCK];
@@ -194,8 +198,8 @@ static void decode_u8(const struct psc_thc_block *block, const uint8_t *sums, fl
     memcpy(values, y, block->count * sizeof *y);
 }
 
-static void decode_u16(const struct psc_thc_block *block, const uint16_t *sums, float bias, float coef, bool stream,
-                       float *values)
+static void decode_u16(const struct psc_thc_block *block, const uint16_t *sums, float bias, float coef,
+                       bool stream, float *values)
 {
     (void)stream;
     float y[BLOCK];

@@ -6,8 +6,7 @@
 
 static const struct psc_kernels_variant *const variants[] = {
 #ifdef __x86_64__
-    &psc_kernels_avx512,
-    &psc_kernels_avx2,
+    &psc_kernels_avx512, &psc_kernels_avx2,
 #endif
     &psc_kernels_scalar, /* last: runs everywhere */
 };
@@ -32,7 +31,10 @@ const struct psc_kernels_variant *psc_kernels_current(void)
     return variant;
 }
 
-const char *psc_kernels_variant(void) { return psc_kernels_current()->name; }
+const char *psc_kernels_variant(void)
+{
+    return psc_kernels_current()->name;
+}
 
 static const struct psc_kernels_variant *named(const char *name)
 {
@@ -42,7 +44,15 @@ static const struct psc_kernels_variant *named(const char *name)
     return NULL;
 }
 
-bool psc_kernels_runs(const char *name) { return named(name) != NULL; }
+const char *psc_kernels_compiler(void)
+{
+    return __VERSION__;
+}
+
+bool psc_kernels_runs(const char *name)
+{
+    return named(name) != NULL;
+}
 
 bool psc_kernels_choose(const char *name)
 {

@@ -1,5 +1,5 @@
-/* What a variant is, private to this room: the work on one block, for one instruction set. Call a variant only on a
- * CPU that has it. */
+/* What a variant is, private to this room: the work on one block, for one instruction set. Call a variant
+ * only on a CPU that has it. */
 #ifndef PSC_KERNELS_VARIANTS_H
 #define PSC_KERNELS_VARIANTS_H
 
@@ -19,6 +19,10 @@ enum {
 #define PHILOX_M0 0xd2511f53u
 #define PHILOX_M1 0xcd9e8d57u
 
+/* How a vector variant finds the index below a cell and its table value: few or many cells and 4-bit indices,
+ * or any. */
+enum cells { CELLS_FEW, CELLS_MANY, CELLS_WIDE };
+
 struct psc_thc_job {
     struct psc_thc_settings settings;
     uint32_t key[ROUNDS][2]; /* of each round */
@@ -30,8 +34,8 @@ struct psc_thc_job {
     float half_inc;
     float draw_unit; /* what v + 0.5 is multiplied by */
     bool vectors;    /* whether the vector variants' arithmetic is wide enough for n */
-    /* By cell 0..g, of which the last is as its neighbour: an index just below it, that index's table value, and the
-     * distance to the next one's. */
+    /* By cell 0..g, of which the last is as its neighbour: an index just below it, that index's table value,
+     * and the distance to the next one's. */
     uint8_t cell_index[256];
     uint8_t cell_level[256];
     uint8_t cell_step[256];
@@ -42,8 +46,8 @@ struct psc_thc_job {
     uint32_t fixed_signs[SIGN_WORDS]; /* without fresh rotation: every block's */
 };
 
-/* One block, which begins at coordinate `first` of its chunk: `count` values, padded to `size` coordinates. The vector
- * variants know whole blocks only. */
+/* One block, which begins at coordinate `first` of its chunk: `count` values, padded to `size` coordinates.
+ * The vector variants know whole blocks only. */
 struct psc_thc_block {
     const struct psc_thc_job *job;
     const uint32_t *signs; /* bit c of word c / 32: negate coordinate c */
@@ -64,7 +68,7 @@ struct psc_thc_input {
 struct psc_thc_encoding {
     uint32_t rank;
     float gain;
-    float coef;         /* of the own decoded value */
+    float coef;          /* of the own decoded value */
     float *residual_out; /* NULL: no error feedback */
     bool stream;         /* whether to write it past the cache */
     uint8_t *packed;
@@ -80,10 +84,10 @@ struct psc_kernels_variant {
     void (*encode)(const struct psc_thc_block *block, const struct psc_thc_input *input,
                    const struct psc_thc_encoding *encoding);
     /* bias: contributors * g. stream: whether to write past the cache. */
-    void (*decode_u8)(const struct psc_thc_block *block, const uint8_t *sums, float bias, float coef, bool stream,
-                      float *values);
-    void (*decode_u16)(const struct psc_thc_block *block, const uint16_t *sums, float bias, float coef, bool stream,
-                       float *values);
+    void (*decode_u8)(const struct psc_thc_block *block, const uint8_t *sums, float bias, float coef,
+                      bool stream, float *values);
+    void (*decode_u16)(const struct psc_thc_block *block, const uint16_t *sums, float bias, float coef,
+                       bool stream, float *values);
 };
 
 extern const struct psc_kernels_variant psc_kernels_scalar;

@@ -32,7 +32,7 @@ PYTHON_ROOMS: dict[str, dict[str, set[str]]] = {
         "contract": set(),
         "errors": set(),
         "plan": {"contract", "errors"},
-        "codec": {"contract", "errors"},
+        "codec": {"contract", "errors", "_kernels"},
         "link": {"contract", "errors"},
         "reduce": {"contract", "errors", "plan", "codec", "link"},
         "session": {"contract", "errors", "plan", "codec", "link", "reduce"},
@@ -56,6 +56,7 @@ FOREIGN: list[tuple[str, set[str], set[str]]] = [
     ("pascaline_exporter", set(), {"pascaline", "pascaline_appliance"}),
     ("pascaline", set(), {"pascaline_appliance", "pascaline_exporter"}),
     ("pascaline_appliance._dataplane", {"pascaline_appliance.dataplane"}, {"pascaline_appliance"}),
+    ("pascaline._kernels", {"pascaline.codec.thc.kernels"}, {"pascaline"}),
 ]
 """(module, the only modules that may import it, inside these distributions). Submodules are meant too."""
 

@@ -114,6 +114,7 @@ def test_an_allowed_include_is_not(room: str, line: str) -> None:
         ("pascaline_appliance.jobs", "from . import _dataplane"),
         ("pascaline_appliance.jobs", "import pascaline"),
         ("pascaline.codec.f32", "from pascaline import Session"),
+        ("pascaline.codec.thc.reference", "from pascaline import _kernels"),
     ],
 )
 def test_a_planted_import_is_found(module: str, line: str) -> None:
@@ -129,6 +130,7 @@ def test_a_planted_import_is_found(module: str, line: str) -> None:
         ("pascaline.torch.hook", "from ..session import Session"),
         ("pascaline.codec.f32", "import torch\nfrom . import base"),
         ("pascaline_appliance.dataplane", "from pascaline_appliance import _dataplane"),
+        ("pascaline.codec.thc.kernels", "from pascaline import _kernels"),
     ],
 )
 def test_an_allowed_import_is_not(module: str, line: str) -> None:

@@ -18,9 +18,9 @@ from pascaline.codec.thc.params import Params
 from pascaline.errors import ConfigurationError, LocalSetupError, UnsupportedTensor
 
 try:
-    from pascaline import _kernels
+    from pascaline._kernels import ffi, lib
 except ImportError:  # installed without a compiler
-    _kernels = None
+    ffi = lib = None
 
 VARIABLE = "PASCALINE_KERNELS"
 VARIANTS = ("scalar", "avx2", "avx512")
@@ -31,7 +31,7 @@ Floats = NDArray[np.float32]
 
 def available() -> bool:
     """Whether this installation has the extension."""
-    return _kernels is not None
+    return lib is not None
 
 
 def variant() -> str:
@@ -44,9 +44,15 @@ def variants() -> tuple[str, ...]:
     return tuple(name for name in VARIANTS if _library().psc_kernels_runs(name.encode()))
 
 
+def compiler() -> str:
+    """The C compiler's version that made the extension, for measurements."""
+    return _text(_library().psc_kernels_compiler())
+
+
 def use(name: str) -> None:
     """Run this variant from now on, in every thread. Raises ConfigurationError."""
-    _choose(_library(), name, "")
+    _library()
+    _choose(name, "")
 
 
 def norms(
@@ -57,10 +63,10 @@ def norms(
     out: Floats | None = None,
 ) -> Floats:
     """Each block's own norm, f32 (blocks,), of the chunk `grad` (+ residual * loss_scale), f32 (elems,)."""
-    lib, job = _library(), _job(params)
+    library, job = _library(), _job(params)
     elems = grad.size
     result = np.empty(params.blocks(elems), np.float32) if out is None else out
-    lib.psc_thc_norms(
+    library.psc_thc_norms(
         job,
         _read("grad", grad, np.float32, elems),
         _maybe("residual", residual, elems),
@@ -130,9 +136,11 @@ def decode(
         raise ConfigurationError(
             f"{contributors} contributors are not 0 to the {params.n} of these thc parameters"
         )
-    lib, job = _library(), _job(params)
+    library, job = _library(), _job(params)
     run, dtype = (
-        (lib.psc_thc_decode_u8, np.uint8) if params.sum_bits == 8 else (lib.psc_thc_decode_u16, np.uint16)
+        (library.psc_thc_decode_u8, np.uint8)
+        if params.sum_bits == 8
+        else (library.psc_thc_decode_u16, np.uint16)
     )
     run(
         _chunk(job, sequence, chunk, tensor_coordinates),
@@ -144,59 +152,58 @@ def decode(
     )
 
 
-_NULL = _kernels.ffi.NULL if _kernels else None
+_NULL = ffi.NULL if ffi else None
 _C_TYPES = {np.float32: "float[]", np.uint8: "uint8_t[]", np.uint16: "uint16_t[]"}
 
 
 @cache
 def _library() -> Any:
     """The extension, once it has been told which variant to use."""
-    if _kernels is None:
+    if lib is None:
         raise LocalSetupError(
             "pascaline was installed without its C kernels, because there was no C compiler: install gcc and pascaline "
             "again, or use a wheel"
         )
-    lib = _kernels.lib
     if name := os.environ.get(VARIABLE):
-        _choose(lib, name, f"{VARIABLE}: ")
+        _choose(name, f"{VARIABLE}: ")
     return lib
 
 
-def _choose(lib: Any, name: str, who: str) -> None:
+def _choose(name: str, who: str) -> None:
     if not lib.psc_kernels_choose(name.encode()):
         able = ", ".join(one for one in VARIANTS if lib.psc_kernels_runs(one.encode()))
         raise ConfigurationError(f"{who}this CPU does not run the kernels {name!r}: choose one of {able}")
 
 
 def _text(text: Any) -> str:
-    value: str = _kernels.ffi.string(text).decode()
+    value: str = ffi.string(text).decode()
     return value
 
 
 @lru_cache(maxsize=64)
 def _job(params: Params) -> Any:
     """The C side's own numbers of `params`, kept as long as they are in the cache."""
-    lib, ffi = _library(), _kernels.ffi
+    library = _library()
     settings = ffi.new("struct psc_thc_settings *")
     for field in ("seed", "bits", "n", "t", "debias", "rotate", "fresh_rotation"):
         setattr(settings, field, getattr(params, field))
-    settings.norm = getattr(lib, f"PSC_THC_{params.norm.upper()}")
-    settings.rounding = getattr(lib, f"PSC_THC_{params.rounding.upper()}")
+    settings.norm = getattr(library, f"PSC_THC_{params.norm.upper()}")
+    settings.rounding = getattr(library, f"PSC_THC_{params.rounding.upper()}")
     settings.scale_per_tensor = params.scale_per == "tensor"
     settings.table[0 : len(params.table)] = params.table
-    job = lib.psc_thc_job_new(settings)
+    job = library.psc_thc_job_new(settings)
     if job == ffi.NULL:
         raise ConfigurationError(
             f"the C kernels refuse {params}, which codec.thc.Params allowed: they are of two versions"
         )
-    return ffi.gc(job, lib.psc_thc_job_free)
+    return ffi.gc(job, library.psc_thc_job_free)
 
 
 def _chunk(job: Any, sequence: int, chunk: int, tensor_coordinates: int) -> Any:
-    return _kernels.ffi.new("struct psc_thc_chunk *", (job, sequence, chunk, tensor_coordinates))
+    return ffi.new("struct psc_thc_chunk *", (job, sequence, chunk, tensor_coordinates))
 
 
-def _read(name: str, array: NDArray[Any], dtype: type[np.generic], elems: int) -> Any:
+def _read(name: str, array: NDArray[Any], dtype: type[Any], elems: int) -> Any:
     """The array's memory as a C array of `dtype`. Raises UnsupportedTensor."""
     flags = array.flags
     if array.dtype != dtype or array.size != elems or not (flags.c_contiguous and flags.aligned):
@@ -206,10 +213,10 @@ def _read(name: str, array: NDArray[Any], dtype: type[np.generic], elems: int) -
             f"{'aligned' if flags.aligned else 'not aligned'}: thc's kernels need {np.dtype(dtype)} with {elems}, "
             "contiguous and aligned"
         )
-    return _kernels.ffi.from_buffer(_C_TYPES[dtype], array)
+    return ffi.from_buffer(_C_TYPES[dtype], array)
 
 
-def _write(name: str, array: NDArray[Any], dtype: type[np.generic], elems: int) -> Any:
+def _write(name: str, array: NDArray[Any], dtype: type[Any], elems: int) -> Any:
     if not array.flags.writeable:
         raise UnsupportedTensor(f"{name} is read-only: thc's kernels write to it")
     return _read(name, array, dtype, elems)

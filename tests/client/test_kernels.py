@@ -120,11 +120,15 @@ class Expected:
 LOSS_SCALE = 16.0
 
 
-def expected(params: Params, grad: np.ndarray, residual: np.ndarray | None, rank: int, louder: float) -> Expected:
+def expected(
+    params: Params, grad: np.ndarray, residual: np.ndarray | None, rank: int, louder: float
+) -> Expected:
     """`louder`: the scale, in norms of this rank: other ranks' may be larger."""
     x, old = torch.from_numpy(grad), None if residual is None else torch.from_numpy(residual)
     norms = reference.norms(params, x, old, LOSS_SCALE)
-    own = reference.tensor_norm(params, norms).expand(norms.numel()) if params.scale_per == "tensor" else norms
+    own = (
+        reference.tensor_norm(params, norms).expand(norms.numel()) if params.scale_per == "tensor" else norms
+    )
     scales = own * louder
     coordinates = params.coordinates(grad.size) + 4096
     packed = torch.zeros(params.packed_bytes(grad.size), dtype=torch.uint8)
@@ -134,10 +138,10 @@ def expected(params: Params, grad: np.ndarray, residual: np.ndarray | None, rank
     generator = np.random.default_rng(grad.size)
     dtype = np.uint8 if params.sum_bits == 8 else np.uint16
     sums = generator.integers(0, params.g * params.n + 1, params.coordinates(grad.size)).astype(dtype)
-    reference.decode(
-        params, SEQUENCE, CHUNK, params.n, torch.from_numpy(sums), scales, coordinates, values
+    reference.decode(params, SEQUENCE, CHUNK, params.n, torch.from_numpy(sums), scales, coordinates, values)
+    return Expected(
+        grad, residual, *(one.numpy() for one in (norms, scales, packed, left)), sums, values.numpy()
     )
-    return Expected(grad, residual, *(one.numpy() for one in (norms, scales, packed, left)), sums, values.numpy())
 
 
 @cache
@@ -160,7 +164,17 @@ def check(params: Params, one: Expected, rank: int, offset: int, both: bool = Tr
     for residual_out in (left, None):
         packed[:] = 0xEE
         kernels.encode(
-            params, rank, SEQUENCE, CHUNK, grad, residual, residual_out, LOSS_SCALE, scales, coordinates, packed
+            params,
+            rank,
+            SEQUENCE,
+            CHUNK,
+            grad,
+            residual,
+            residual_out,
+            LOSS_SCALE,
+            scales,
+            coordinates,
+            packed,
         )
         assert same(packed, one.packed)
     assert same(left, one.residual_out)
@@ -224,7 +238,9 @@ def test_tensor_norm(params, blocks):
     for scale in (1, 1e-25, 1e25, 3e37, 0):
         norms = np.abs(gradient(blocks, blocks)) * np.float32(0) + np.float32(scale)
         norms[-1] *= 3
-        assert same(kernels.tensor_norm(params, norms), reference.tensor_norm(params, torch.from_numpy(norms)))
+        assert same(
+            kernels.tensor_norm(params, norms), reference.tensor_norm(params, torch.from_numpy(norms))
+        )
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**32, 2**64 - 1])
@@ -235,8 +251,8 @@ def test_every_word_of_the_counter_counts(variant, seed, sequence, chunk):
     packed, expected_packed = np.empty(1024, np.uint8), torch.empty(1024, dtype=torch.uint8)
     where = (params, 7, sequence, chunk)
     kernels.encode(*where, grad, None, None, 1.0, scales, 2048, packed)
-    x, l = torch.from_numpy(grad), torch.from_numpy(scales)
-    reference.encode(*where, x, None, None, 1.0, l, 2048, expected_packed)
+    x, scale = torch.from_numpy(grad), torch.from_numpy(scales)
+    reference.encode(*where, x, None, None, 1.0, scale, 2048, expected_packed)
     assert same(packed, expected_packed)
 
 
@@ -260,11 +276,13 @@ def test_a_thread_that_flushes_denormals_gets_the_same_bits(variant, scale):
 def test_contributors_below_n(variant):
     params = SETTINGS["thc"]
     sums = np.random.default_rng(1).integers(0, 3 * params.g + 1, 2048).astype(np.uint8)
-    scales, values, expected_values = np.array([2, 3], np.float32), np.empty(1900, np.float32), torch.empty(1900)
-    kernels.decode(params, 1, 2, 3, sums, scales, 2048, values)
-    reference.decode(
-        params, 1, 2, 3, torch.from_numpy(sums), torch.from_numpy(scales), 2048, expected_values
+    scales, values, expected_values = (
+        np.array([2, 3], np.float32),
+        np.empty(1900, np.float32),
+        torch.empty(1900),
     )
+    kernels.decode(params, 1, 2, 3, sums, scales, 2048, values)
+    reference.decode(params, 1, 2, 3, torch.from_numpy(sums), torch.from_numpy(scales), 2048, expected_values)
     assert same(values, expected_values)
 
 
@@ -309,7 +327,7 @@ def test_the_best_variant_runs_unless_one_is_forced():
 
 
 def test_a_variant_that_does_not_exist_is_refused():
-    with pytest.raises(ConfigurationError, match="'sse9'.*scalar"):
+    with pytest.raises(ConfigurationError, match=r"'sse9'.*scalar"):
         kernels.use("sse9")
 
 
@@ -334,13 +352,13 @@ ARRAYS = {
         {"packed": np.ones(255, np.uint8)},
         {"packed": np.ones(256, np.int8)},
     ],
-    ids=lambda change: f"{next(iter(change))}-{next(iter(change.values())).dtype}-{next(iter(change.values())).size}",
+    ids=lambda change: (
+        f"{next(iter(change))}-{next(iter(change.values())).dtype}-{next(iter(change.values())).size}"
+    ),
 )
 def test_an_array_that_does_not_fit_is_refused(change):
     def run(grad, residual, residual_out, scales, packed):
-        kernels.encode(
-            SETTINGS["thc"], 0, 0, 0, grad, residual, residual_out, 1.0, scales, 512, packed
-        )
+        kernels.encode(SETTINGS["thc"], 0, 0, 0, grad, residual, residual_out, 1.0, scales, 512, packed)
 
     run(**ARRAYS)
     with pytest.raises(UnsupportedTensor, match=next(iter(change))):
@@ -351,17 +369,23 @@ def test_sums_of_the_wrong_width_are_refused():
     for name, dtype in (("thc", np.uint16), ("thc-16", np.uint8)):
         with pytest.raises(UnsupportedTensor, match="sums"):
             kernels.decode(
-                SETTINGS[name], 0, 0, 1, np.ones(1024, dtype), np.ones(1, np.float32), 1024, np.ones(1024, np.float32)
+                SETTINGS[name],
+                0,
+                0,
+                1,
+                np.ones(1024, dtype),
+                np.ones(1, np.float32),
+                1024,
+                np.ones(1024, np.float32),
             )
 
 
 def test_ranks_and_contributors_beyond_n_are_refused():
     arrays = (ARRAYS["grad"], None, None, 1.0, ARRAYS["scales"], 512, ARRAYS["packed"])
     for rank in (-1, 8):
-        with pytest.raises(ConfigurationError, match=f"rank {rank}.*8"):
+        with pytest.raises(ConfigurationError, match=rf"rank {rank}.*8"):
             kernels.encode(SETTINGS["thc"], rank, 0, 0, *arrays)
-    with pytest.raises(ConfigurationError, match="9 contributors.*8"):
+    with pytest.raises(ConfigurationError, match=r"9 contributors.*8"):
         kernels.decode(
             SETTINGS["thc"], 0, 0, 9, np.ones(512, np.uint8), ARRAYS["scales"], 512, np.ones(300, np.float32)
         )
-

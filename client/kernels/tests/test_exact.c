@@ -1,0 +1,134 @@
+/* Every variant that this CPU runs, over heap buffers of exactly the size that the door asks for, for
+ * AddressSanitizer and UndefinedBehaviorSanitizer (make sanitize). The bits are compared with the scalar
+ * variant's; what is right is tests/client/test_thc_kernels.py's to say. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "psc_kernels.h"
+
+static const char *const names[] = {"scalar", "avx2", "avx512"};
+static const uint64_t lengths[] = {1, 64, 65, 300, 1023, 1024, 1025, 2048, 3333, 17 * 1024 + 1};
+static unsigned failures;
+
+/* `bytes` that end where the allocation ends, at 4-byte alignment and no more. */
+struct exact {
+    unsigned char *room;
+    void *at;
+};
+
+static struct exact exact_of(size_t bytes, size_t offset)
+{
+    struct exact buffer = {.room = malloc(bytes + offset)};
+    if (!buffer.room)
+        abort();
+    buffer.at = buffer.room + offset;
+    return buffer;
+}
+
+static float number(uint32_t *state)
+{
+    *state = *state * 1664525u + 1013904223u;
+    return (float)((double)*state / 0x1p31 - 1);
+}
+
+static struct psc_thc_settings settings_of(uint32_t bits, uint32_t g, uint32_t n, uint32_t variety)
+{
+    struct psc_thc_settings s = {
+        .seed = 0x0123456789abcdefu + variety, .bits = bits, .n = n, .t = 2.25f, .debias = 1.0f};
+    s.norm = variety & 1 ? PSC_THC_MAX : PSC_THC_L2;
+    s.rotate = (variety & 2) == 0;
+    s.rounding = (enum psc_thc_rounding)(variety % 3);
+    s.fresh_rotation = (variety & 4) == 0;
+    s.scale_per_tensor = (variety & 8) != 0;
+    uint32_t last = (1u << bits) - 1;
+    for (uint32_t k = 0; k <= last; k++)
+        s.table[k] = (uint8_t)(k * g / last);
+    return s;
+}
+
+/* Everything of one chunk; the outputs, one after the other, in `result`. */
+static void run(const struct psc_thc_job *job, const struct psc_thc_settings *s, uint64_t elems,
+                size_t offset, unsigned char *result)
+{
+    uint64_t coordinates = psc_thc_coordinates(job, elems), blocks = (elems + 1023) / 1024;
+    uint64_t packed_bytes = coordinates * (s->bits == 3 ? 4 : s->bits) / 8;
+    struct exact grad = exact_of(4 * elems, offset), residual = exact_of(4 * elems, 4),
+                 left = exact_of(4 * elems, offset);
+    struct exact values = exact_of(4 * elems, offset), norms = exact_of(4 * blocks, 4),
+                 packed = exact_of(packed_bytes, 1);
+    struct exact u8 = exact_of(coordinates, 1), u16 = exact_of(2 * coordinates, 2);
+    uint32_t state = (uint32_t)elems;
+    for (uint64_t c = 0; c < elems; c++) {
+        ((float *)grad.at)[c] = number(&state);
+        ((float *)residual.at)[c] = number(&state) / 8;
+    }
+    for (uint64_t c = 0; c < coordinates; c++) {
+        ((uint8_t *)u8.at)[c] = (uint8_t)(number(&state) * 100 + 110);
+        ((uint16_t *)u16.at)[c] = (uint16_t)(number(&state) * 30000 + 30000);
+    }
+    const struct psc_thc_chunk chunk = {job, 7, 9, coordinates};
+    psc_thc_norms(job, grad.at, residual.at, 2, elems, norms.at);
+    float *scales = norms.at;
+    scales[0] += psc_thc_tensor_norm(job, scales, (uint32_t)blocks);
+    psc_thc_encode(&chunk, s->n - 1, grad.at, residual.at, left.at, 2, elems, scales, packed.at);
+    memcpy(result, packed.at, packed_bytes);
+    result += packed_bytes;
+    memcpy(result, left.at, 4 * elems);
+    result += 4 * elems;
+    psc_thc_decode_u8(&chunk, s->n, u8.at, elems, scales, values.at);
+    memcpy(result, values.at, 4 * elems);
+    result += 4 * elems;
+    psc_thc_decode_u16(&chunk, s->n, u16.at, elems, scales, values.at);
+    memcpy(result, values.at, 4 * elems);
+    struct exact *all[] = {&grad, &residual, &left, &values, &norms, &packed, &u8, &u16};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]->room);
+}
+
+static void compare(const struct psc_thc_settings *s, uint64_t elems)
+{
+    struct psc_thc_job *job = psc_thc_job_new(s);
+    if (!job)
+        abort();
+    size_t bytes = 13 * psc_thc_coordinates(job, elems);
+    unsigned char *wanted = calloc(1, bytes), *got = calloc(1, bytes);
+    if (!wanted || !got)
+        abort();
+    for (size_t v = 0; v < sizeof names / sizeof *names; v++) {
+        if (!psc_kernels_choose(names[v]))
+            continue;
+        for (size_t offset = 0; offset <= 4; offset += 4) {
+            run(job, s, elems, offset, v == 0 && offset == 0 ? wanted : got);
+            if ((v > 0 || offset > 0) && memcmp(wanted, got, bytes) != 0) {
+                failures++;
+                printf("%s differs from scalar: %u bits, n %u, %llu elements\n", names[v], s->bits, s->n,
+                       (unsigned long long)elems);
+            }
+        }
+    }
+    free(wanted);
+    free(got);
+    psc_thc_job_free(job);
+}
+
+int main(void)
+{
+    static const struct {
+        uint32_t bits, g, n;
+    } widths[] = {{2, 2, 8},  {3, 7, 3},   {4, 15, 8},    {4, 30, 8},
+                  {4, 63, 4}, {4, 255, 1}, {8, 255, 200}, {4, 1, 40000}};
+    unsigned runs = 0;
+    for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
+        for (uint32_t variety = 0; variety < 12; variety++)
+            for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++, runs++) {
+                struct psc_thc_settings s = settings_of(widths[w].bits, widths[w].g, widths[w].n, variety);
+                compare(&s, lengths[i]);
+            }
+    struct psc_thc_settings falling = settings_of(2, 2, 8, 0);
+    falling.table[1] = 3;
+    if (psc_thc_job_new(&falling))
+        failures++;
+    printf("%u chunks, %u failures\n", runs, failures);
+    return failures > 0;
+}
