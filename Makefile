@@ -122,6 +122,10 @@ endif
 sim-long: build ## A million seeds; goes on where it was interrupted, while the commit is the same
 	@$(BIN)/python -m tests.sim --seeds 1000000 --resume $(BUILD)/faults/sim-long.json
 
+.PHONY: numerics
+numerics: build ## Accuracy of the codecs: docs/numerics.*, build/numerics/summary.json; fails where a bound is missed
+	@$(BIN)/python -m tests.numerics
+
 .PHONY: sanitize
 sanitize: build ## C unit, protocol and malformed tests, kernels and simulated racks under AddressSanitizer and UndefinedBehaviorSanitizer
 	@[ -f $(SANITIZE_DIR)/build.ninja ] || meson setup $(SANITIZE_DIR) dpdk_c \

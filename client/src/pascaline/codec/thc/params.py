@@ -5,6 +5,7 @@ Pure numbers: no tensor passes here. A `Params` that exists is one that cannot o
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Literal
@@ -16,7 +17,7 @@ from pascaline.errors import ConfigurationError
 BLOCK = 1024
 """Coordinates of a whole block: what is rotated together, and what one scale is for."""
 MIN_NORM = 2.0**-100
-"""A smaller norm counts as 0: its inverse times the largest kappa, and a decoded coordinate, stay normal float32."""
+"""A smaller norm counts as 0, so that its inverse times the largest kappa is finite in float32."""
 
 Norm = Literal["l2", "max"]
 ScalePer = Literal["block", "tensor"]
@@ -127,7 +128,7 @@ class Params:
         """Half a step, in units of a coordinate."""
         return np.float32(self.t / self.g)
 
-    @property
+    @functools.cached_property
     def cells(self) -> tuple[int, ...]:
         """K: for each integer i in [0, g) the last index whose table value is at most i; it is below the next one's."""
         return tuple(max(k for k, value in enumerate(self.table) if value <= i) for i in range(self.g))

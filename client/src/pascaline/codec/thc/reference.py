@@ -161,7 +161,7 @@ def _sum_of_squares(rows: Tensor) -> Tensor:
 
 
 def _sqrt(x: Tensor) -> Tensor:
-    """Correctly rounded, by numpy: torch's own, through MKL, is off in the last bit of every fifth value (2.13, CPU)."""
+    """Correctly rounded, by numpy: torch's own (2.13, CPU, MKL) is off in the last bit of every fifth value."""
     return torch.from_numpy(np.sqrt(x.numpy()))
 
 

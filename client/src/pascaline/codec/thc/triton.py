@@ -172,7 +172,7 @@ def _tables(params: Params, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 @triton.jit
-def _philox(q, chunk, sequence, stream, key_low, key_high):  # type: ignore[no-untyped-def]
+def _philox(q, chunk, sequence, stream, key_low, key_high):
     """Four words for each q, uint32; docs/thc.md, "Random numbers"."""
     c0 = q.to(tl.uint32)
     c1 = tl.zeros_like(c0) + chunk.to(tl.uint32)
@@ -197,7 +197,7 @@ def _philox(q, chunk, sequence, stream, key_low, key_high):  # type: ignore[no-u
 
 
 @triton.jit
-def _signs(first, chunk, sequence, key_low, key_high, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+def _signs(first, chunk, sequence, key_low, key_high, SIZE: tl.constexpr):
     """1 where a coordinate is negated, uint32 (SIZE,); one state for 128 coordinates."""
     GROUPS: tl.constexpr = (SIZE + 127) // 128
     q = first // 128 + tl.arange(0, GROUPS)
@@ -211,7 +211,7 @@ def _signs(first, chunk, sequence, key_low, key_high, SIZE: tl.constexpr):  # ty
 
 
 @triton.jit
-def _halves(first, chunk, sequence, stream, key_low, key_high, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+def _halves(first, chunk, sequence, stream, key_low, key_high, SIZE: tl.constexpr):
     """16 random bits for each coordinate, uint32 (SIZE,); 16 states for 128 coordinates."""
     GROUPS: tl.constexpr = (SIZE + 127) // 128
     q = 16 * (first // 128 + tl.arange(0, GROUPS)[:, None]) + tl.arange(0, 16)[None, :]
@@ -225,19 +225,19 @@ def _halves(first, chunk, sequence, stream, key_low, key_high, SIZE: tl.constexp
 
 
 @triton.jit
-def _flipped(y, sign):  # type: ignore[no-untyped-def]
+def _flipped(y, sign):
     return (y.to(tl.uint32, bitcast=True) ^ (sign << 31)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def _butterfly(y, H: tl.constexpr, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+def _butterfly(y, H: tl.constexpr, SIZE: tl.constexpr):
     pairs = tl.permute(tl.reshape(y, (SIZE // (2 * H), 2, H)), (0, 2, 1))
     low, high = tl.split(pairs)
     return tl.reshape(tl.permute(tl.join(low + high, low - high), (0, 2, 1)), (SIZE,))
 
 
 @triton.jit
-def _rotated(y, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+def _rotated(y, SIZE: tl.constexpr):
     """Times the Hadamard matrix, h ascending."""
     y = _butterfly(y, 1, SIZE)
     y = _butterfly(y, 2, SIZE)
@@ -257,7 +257,7 @@ def _rotated(y, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _input(grad, residual, at, live, loss_scale, FEEDBACK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _input(grad, residual, at, live, loss_scale, FEEDBACK: tl.constexpr):
     x = tl.load(grad + at, mask=live, other=0.0)
     if FEEDBACK:
         x = x + tl.load(residual + at, mask=live, other=0.0) * loss_scale
@@ -265,20 +265,28 @@ def _input(grad, residual, at, live, loss_scale, FEEDBACK: tl.constexpr):  # typ
 
 
 @triton.jit
-def _power(e):  # type: ignore[no-untyped-def]
+def _power(e):
     """2^e for e in -126 .. 127."""
     return ((e + 127) << 23).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def _fold(partial, W: tl.constexpr, ROWS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _fold(partial, W: tl.constexpr, ROWS: tl.constexpr):
     low, high = tl.split(tl.permute(tl.reshape(partial, (ROWS, 2, W)), (0, 2, 1)))
     return low + high
 
 
 @triton.jit
-def _squares(  # type: ignore[no-untyped-def]
-    grad, residual, begin, elems, loss_scale, e, FEEDBACK: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
+def _squares(
+    grad,
+    residual,
+    begin,
+    elems,
+    loss_scale,
+    e,
+    FEEDBACK: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     """The sum of squares of each row times 2^-e, (ROWS,), in the order of docs/thc.md; begin, e: (ROWS, 1)."""
     first = tl.minimum(tl.maximum(-e, -126), 127)
@@ -298,7 +306,7 @@ def _squares(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=_EACH_CALL)
-def _norms(  # type: ignore[no-untyped-def]
+def _norms(
     grad,
     residual,
     out,
@@ -310,7 +318,7 @@ def _norms(  # type: ignore[no-untyped-def]
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """ROWS blocks' norms. A last block's padding to BLOCK adds +0 to sums of squares: the same bits as at its own size."""
+    """ROWS blocks' norms. Padding a last block to BLOCK adds +0 to its sums, which leaves their bits."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     begin = row.to(tl.int64) * BLOCK
     largest = tl.zeros((ROWS, 64), tl.int32)
@@ -337,7 +345,7 @@ def _norms(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=_EACH_CALL)
-def _encode(  # type: ignore[no-untyped-def]
+def _encode(
     grad,
     residual,
     residual_out,
@@ -426,7 +434,7 @@ def _encode(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=_EACH_CALL)
-def _decode(  # type: ignore[no-untyped-def]
+def _decode(
     sums,
     scales,
     values,
