@@ -315,6 +315,14 @@ def test_an_offer_of_another_shape_is_refused(pair: list[Progress], rack: Rack) 
         work.wait(5)
 
 
+def test_an_offer_with_another_table_is_refused(pair: list[Progress], rack: Rack) -> None:
+    work = submit(pair[0], np.ones(4, np.float32))
+    rack.tables = {"lut2_u8": (0, 1, 2, 2)}
+    rack.halt()
+    with pytest.raises(Exception, match=r"tables .*'lut2_u8': .*the job began with"):
+        work.wait(5)
+
+
 @pytest.mark.parametrize("deadline_s, exponent", [(0.1, 14), (5.0, 16), (16.0, 17), (600.0, 18)])
 def test_retries_end_well_before_the_deadline(deadline_s: float, exponent: int) -> None:
     assert timeout_exponent(deadline_s) == exponent
