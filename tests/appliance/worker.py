@@ -18,12 +18,14 @@ from typing import Any
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from tests.appliance.rack import APPLIANCE_IP, WORKER_IP, Rack
+from tests.appliance.rack import APPLIANCE_IP, PATIENCE_S, WORKER_IP, Rack, until
 
 IMM_PROBE = 0x50534350
 ACK, FIRST, MIDDLE, LAST_IMM, ONLY_IMM = 0x11, 0x06, 0x07, 0x09, 0x0B
 WITH_RETH = {0x06, 0x0A, 0x0B}
 WITH_IMM = {0x09, 0x0B}
+SO_RCVBUFFORCE = 33
+"""Linux; what comes while this process does not run is kept."""
 QPNS = itertools.count(0x10000)
 """One wire carries the pairs of many jobs, and a packet finds its pair by QPN alone: drawn at random, two of some
 hundred would be equal one day in ten."""
@@ -73,21 +75,25 @@ class Wire:
         )
         self.socket.bind(("worker0", 0x0800))
         self.socket.settimeout(0.05)
+        self.socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 23)
         self.pairs: list[QueuePair] = []
         """Of all workers of this interface."""
-        rack.run("ping", "-c1", "-W5", APPLIANCE_IP)
-        neighbours = json.loads(rack.run("ip", "-j", "neighbour", "show", APPLIANCE_IP).stdout)
+        until(lambda: rack.run("ping", "-c1", "-W5", APPLIANCE_IP).returncode == 0)
         own = rack.run("cat", "/sys/class/net/worker0/address").stdout.strip()
-        self.ethernet = bytes.fromhex((neighbours[0]["lladdr"] + own).replace(":", "")) + b"\x08\x00"
+        self.ethernet = bytes.fromhex((rack.neighbour()["lladdr"] + own).replace(":", "")) + b"\x08\x00"
 
-    def send(self, transport: bytes) -> None:
-        """One RoCE packet from its BTH to its payload."""
+    def frame(self, transport: bytes) -> bytes:
+        """The frame of one RoCE packet, which is given from its BTH to its payload."""
         udp = struct.pack("!HHHH", 0xC123, 4791, 8 + len(transport) + 4, 0)
         head = struct.pack("!BBHHHBBH", 0x45, 106, 20 + len(udp) + len(transport) + 4, 0, 0x4000, 64, 17, 0)
         head += socket.inet_aton(WORKER_IP) + socket.inet_aton(APPLIANCE_IP)
         head = head[:10] + struct.pack("!H", ip_checksum(head)) + head[12:]
         packet = head + udp + transport
-        self.socket.send(self.ethernet + packet + icrc(packet))
+        return self.ethernet + packet + icrc(packet)
+
+    def send(self, transport: bytes) -> None:
+        """One RoCE packet."""
+        self.socket.send(self.frame(transport))
 
     def receive(self) -> bytes | None:
         """From the BTH to the payload of the next RoCE packet that came; its ICRC has been checked."""
@@ -101,7 +107,7 @@ class Wire:
         assert packet[-4:] == icrc(packet[:-4]), "wrong ICRC"
         return packet[28:-4]
 
-    def pump(self, true: Any, seconds: float = 10) -> None:
+    def pump(self, true: Any, seconds: float = PATIENCE_S) -> None:
         """Execute what arrives until something is true."""
         deadline = time.monotonic() + seconds
         while not true():
@@ -171,7 +177,13 @@ class Control:
     def _open(self, rack: Rack) -> None:
         self.stack = contextlib.ExitStack()
         self.connection = self.stack.enter_context(
-            connect("ws://127.0.0.1:4790", sock=rack.control_socket(), compression=None)
+            connect(
+                "ws://127.0.0.1:4790",
+                sock=rack.control_socket(),
+                compression=None,
+                open_timeout=PATIENCE_S,
+                ping_timeout=PATIENCE_S,
+            )
         )
 
     @classmethod
@@ -184,13 +196,20 @@ class Control:
     def send(self, message: dict[str, Any]) -> None:
         self.connection.send(json.dumps(message))
 
-    def receive(self, timeout: float = 10) -> dict[str, Any]:
+    def receive(self, timeout: float = PATIENCE_S) -> dict[str, Any]:
         """The next message; {"closed": reason} at the end of the connection."""
         try:
             message: dict[str, Any] = json.loads(self.connection.recv(timeout))
         except ConnectionClosed as closed:
             return {"type": "closed", "reason": closed.rcvd.reason if closed.rcvd else ""}
         return message
+
+    def receive_within(self, seconds: float) -> dict[str, Any] | None:
+        """The next message, if it comes so soon."""
+        try:
+            return self.receive(seconds)
+        except TimeoutError:
+            return None
 
     def close(self) -> None:
         """End the connection without a leave."""
@@ -236,7 +255,12 @@ class Worker:
 
     def connect(self) -> None:
         """From Offer to Connected, in a job's first epoch or a later one."""
-        self.offer = self.expect("offer")
+        self.accept(self.expect("offer"))
+        self.expect("connected")
+
+    def accept(self, offer: dict[str, Any]) -> None:
+        """New queue pairs for what is offered."""
+        self.offer = offer
         self.mtu = self.offer["mtu"]
         received = [pair.received for pair in self.pairs] or [0] * len(self.offer["pools"])
         self.hush()
@@ -260,7 +284,6 @@ class Worker:
             for number, pair in enumerate(self.pairs)
         ]
         self.control.send({"type": "connect", "pools": ends})
-        self.expect("connected")
 
     def probe(self, pools: int = 2) -> None:
         """Both probes of every pool, or of the first."""
@@ -276,10 +299,16 @@ class Worker:
 
     def write(self, pair: QueuePair, window: int, round_number: int, data: bytes, imm: int) -> None:
         """One RDMA WRITE with immediate."""
+        for transport in self.packets(pair, window, round_number, data, imm):
+            self.wire.send(transport)
+
+    def packets(self, pair: QueuePair, window: int, round_number: int, data: bytes, imm: int) -> list[bytes]:
+        """The packets of a RDMA WRITE with immediate, each from its BTH to its payload."""
         va = int(pair.offer["va_base"], 16) + (window << 56 | round_number << 24)
-        packets = [data[i : i + self.mtu] for i in range(0, len(data), self.mtu)]
-        for i, payload in enumerate(packets):
-            first, last = i == 0, i == len(packets) - 1
+        payloads = [data[i : i + self.mtu] for i in range(0, len(data), self.mtu)]
+        packets = []
+        for i, payload in enumerate(payloads):
+            first, last = i == 0, i == len(payloads) - 1
             opcode = (ONLY_IMM if last else FIRST) if first else (LAST_IMM if last else MIDDLE)
             ask = 0x80000000 if last else 0
             header = struct.pack("!BBHII", opcode, 0x40, 0xFFFF, pair.offer["qpn"], ask | pair.psn)
@@ -287,8 +316,9 @@ class Worker:
                 header += struct.pack("!QII", va, pair.offer["rkey"], len(data))
             if opcode in WITH_IMM:
                 header += struct.pack("!I", imm)
-            self.wire.send(header + payload)
+            packets.append(header + payload)
             pair.psn = (pair.psn + 1) & 0xFFFFFF
+        return packets
 
     def leave(self, *received: int) -> None:
         self.control.send({"type": "leave", "received": list(received)})
