@@ -94,7 +94,8 @@ class EmulatedMembership:
         """Compare what the ranks want, and open the pools."""
         from pascaline.link.emulated import link as emulated
 
-        self.link = emulated.EmulatedLink(self._process_group, self.straggler_timeout_s + _GRACE_S)
+        patience_s = max(wishes.timeout_s, self.straggler_timeout_s + _GRACE_S)
+        self.link = emulated.EmulatedLink(self._process_group, patience_s)
         data = emulated.PoolSize(wishes.window or WINDOW, wishes.chunk_bytes or CHUNK_BYTES)
         try:
             self._agree(wishes, data)
