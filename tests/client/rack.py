@@ -2,7 +2,8 @@
 
 It holds workers to their part of the rules: rounds in order, at most `window` of them not yet drained, a receive posted
 for every result, immediates that agree; and, over epochs, nothing written before the probe, void rounds written again
-with the same bytes. The adder is numpy, in the order of ranks. Results and contributions can be lost on the way.
+with the same bytes. The adder is the emulated link's, in the order of ranks. Results and contributions can be lost on
+the way.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import os
 import select
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,23 +19,14 @@ import numpy as np
 from pascaline.contract import control, wire
 from pascaline.errors import ApplianceUnreachable
 from pascaline.link import LinkFault, PoolEnd, PoolSpec, Result
+from pascaline.link.emulated.ops import combine
 from pascaline.reduce import Line, op_windows
 from pascaline.session.epochs import Epochs
 
 PATIENCE_S = 60.0
 """For what must come: reached in failure only, since a shared machine may stand still for seconds."""
 MTU = 16
-OPS = ["sum_f32", "sum_i32", "max_f32"]
-
-
-def combine(op: int, encodings: list[memoryview]) -> bytes:
-    """What the aggregator does to the encodings of one round."""
-    if op == wire.OPS["max_f32"]:
-        bits = [np.frombuffer(e, np.uint32) & np.uint32(0x7FFFFFFF) for e in encodings]
-        return np.maximum.reduce(bits).tobytes()
-    dtype = np.float32 if op == wire.OPS["sum_f32"] else np.int32
-    with np.errstate(all="ignore"):
-        return np.add.reduce([np.frombuffer(e, dtype) for e in encodings], dtype=dtype).tobytes()
+OPS = ["sum_f32", "sum_i32", "max_f32", "sum_f16", "sum_bf16"]
 
 
 @dataclass
@@ -95,7 +87,7 @@ class RackPool:
         assert self.receives >= in_flight + 1, "a round whose result has no receive"
         self.next_round += 1
         encoding = bytes(self.contributions[slot][:length_bytes])
-        self.rack.contribute(self, round_, wire.OPS[OPS[op_window - 1]], encoding, immediate)
+        self.rack.contribute(self, round_, wire.OPS[self.rack.ops[op_window - 1]], encoding, immediate)
 
 
 class RackLink:
@@ -177,8 +169,12 @@ class Rack:
         data: tuple[int, int] = (4, 64),
         small: tuple[int, int] = (2, 16),
         deadline_s: float = PATIENCE_S,
+        tables: Mapping[str, tuple[int, ...]] | None = None,
     ) -> None:
         self.world_size, self.deadline_s = world_size, deadline_s
+        self.tables = dict(tables or {})
+        self.ops = OPS + list(self.tables)
+        self.names = {wire.OPS[name]: name for name in self.ops}
         self.pool_sizes = [data, small]
         self.lock = threading.RLock()
         self.rounds: dict[tuple[int, int], Round] = {}
@@ -208,7 +204,7 @@ class Rack:
 
     def lines(self, rank: int) -> list[Line]:
         """The reduce room's lines over one worker's pools."""
-        return [Line(pool, op_windows(OPS)) for pool in self.links[rank].pools]
+        return [Line(pool, op_windows(self.ops)) for pool in self.links[rank].pools]
 
     def epochs_of(self, rank: int, lines: list[Line]) -> Epochs:
         """A worker's part of the epochs, which then hears this rack."""
@@ -230,7 +226,10 @@ class Rack:
             if len(entry.bytes_by_rank) == self.world_size:
                 assert self.complete[pool.index] == round_
                 self.complete[pool.index] += 1
-                entry.result = combine(op, [memoryview(e) for _, e in sorted(entry.bytes_by_rank.items())])
+                encodings = [np.frombuffer(e, np.uint8) for _, e in sorted(entry.bytes_by_rank.items())]
+                entry.result = combine(
+                    self.names[op], encodings, self.tables.get(self.names[op], ())
+                ).tobytes()
                 for link in self.links:
                     self._deliver(link.pools[pool.index], round_)
 
@@ -238,11 +237,11 @@ class Rack:
         if pool.rank in self.deaf:
             return
         entry = self.rounds[pool.index, round_]
-        pool.results[round_ % pool.window][: entry.length_bytes] = entry.result
+        pool.results[round_ % pool.window][: len(entry.result)] = entry.result
         pool.receives -= 1
         pool.finished += 1
         assert pool.finished == round_ + 1, "a result out of order"
-        self.links[pool.rank].land(Result(pool.index, entry.immediate, entry.length_bytes))
+        self.links[pool.rank].land(Result(pool.index, entry.immediate, len(entry.result)))
 
     # The appliance.
 
@@ -270,6 +269,7 @@ class Rack:
             straggler_timeout_s=60,
             deadline_s=self.deadline_s,
             complete=list(self.complete),
+            tables={op: control.table_hash(table) for op, table in self.tables.items()},  # type: ignore[misc]
         )
 
     def halt(self, message: str = "rank 1 does not acknowledge") -> None:

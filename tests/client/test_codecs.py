@@ -13,10 +13,8 @@ from hypothesis.extra import numpy as hnp
 
 from pascaline import codec as codecs
 from pascaline.codec.fixed32 import Fixed32, exponent, largest
-from pascaline.contract import wire
 from pascaline.errors import ConfigurationError
-
-from .rack import combine
+from pascaline.link.emulated.ops import combine
 
 F32_MAX = float(np.finfo(np.float32).max)
 DENORMAL = float(np.finfo(np.float32).smallest_subnormal)
@@ -24,15 +22,22 @@ DENORMAL = float(np.finfo(np.float32).smallest_subnormal)
 
 def reduce_by(codec: codecs.Codec, contributions: list[np.ndarray]) -> np.ndarray:
     """All ranks' encodings combined and decoded."""
-    maximum = np.maximum.reduce([largest(x).view(np.uint32) for x in contributions]).view(np.float32)
-    encodings = []
+    elems = contributions[0].size
+    place, scales = codecs.Place(0, 0, elems), np.zeros(codec.scale_count(elems), np.float32)
     with np.errstate(all="ignore"):
+        if scales.size:
+            norms = np.zeros((len(contributions), scales.size), np.float32)
+            for x, row in zip(contributions, norms, strict=True):
+                codec.norms(x, codecs.NOTHING, row)
+            scales = combine("max_f32", [row.view(np.uint8) for row in norms]).view(np.float32)
+        encodings = []
         for x in contributions:
-            encoded = np.full(x.size, 0x55, codec.wire_dtype)
-            codec.encode(x, maximum, encoded)
-            encodings.append(memoryview(encoded))
+            encodings.append(np.full(codec.contribution_bytes(elems), 0x55, np.uint8))
+            codec.encode(place, x, codecs.NOTHING, scales, encodings[-1])
         out = np.full_like(contributions[0], 77)
-        codec.decode(np.frombuffer(combine(wire.OPS[codec.op], encodings), codec.wire_dtype), maximum, out)
+        combined = combine(codec.op, encodings, codec.table or ())
+        assert combined.size == codec.result_bytes(elems)
+        codec.decode(place, combined, codecs.NOTHING, scales, out)
     return out
 
 
@@ -77,7 +82,8 @@ def test_fixed32_does_not_depend_on_the_order_of_ranks(x: np.ndarray, random: ob
 @pytest.mark.parametrize("maximum", [DENORMAL, 2.0**-126, 0.75, 1.0, 2.0**31, F32_MAX])
 def test_fixed32_cannot_wrap(n: int, maximum: float) -> None:
     encoded = np.zeros(2, np.int32)
-    Fixed32(n).encode(np.array([maximum, -maximum], np.float32), np.float32(maximum), encoded)
+    x, scales = np.array([maximum, -maximum], np.float32), np.array([maximum], np.float32)
+    Fixed32(n).encode(codecs.Place(0, 0, 2), x, codecs.NOTHING, scales, encoded.view(np.uint8))
     assert 0 < n * int(encoded[0]) <= 2**30
     assert int(encoded[1]) == -int(encoded[0])
 
@@ -136,15 +142,14 @@ def test_f32_carries_inf_and_nan_per_element() -> None:
 
 def test_int32_wraps() -> None:
     x = [np.array([2**31 - 1, -(2**31)], np.int32), np.array([1, -1], np.int32)]
-    codec = codecs.for_array(np.dtype(np.int32), "fixed32", 2)
+    codec = codecs.for_array(np.dtype(np.int32), "fixed32", 0, 2)
     assert codec is codecs.SUM_I32
-    encodings = [memoryview(a) for a in x]
-    assert np.frombuffer(combine(wire.OPS[codec.op], encodings), np.int32).tolist() == [-(2**31), 2**31 - 1]
+    assert reduce_by(codec, x).tolist() == [-(2**31), 2**31 - 1]
 
 
 def test_an_unknown_codec_is_refused_by_name() -> None:
-    with pytest.raises(ConfigurationError, match=r"no codec 'thc'.*f32, fixed32"):
-        codecs.for_array(np.dtype(np.float32), "thc", 2)
+    with pytest.raises(ConfigurationError, match=r"no codec 'zip'.*f32, .*thc, .*topk"):
+        codecs.for_array(np.dtype(np.float32), "zip", 0, 2)
 
 
 def test_fixed32_refuses_more_ranks_than_the_contract() -> None:

@@ -15,7 +15,7 @@ from pascaline import codec as codecs
 from pascaline.contract import control
 from pascaline.errors import ApplianceUnreachable, EpochEnded, SessionClosed
 from pascaline.link.verbs.pool import timeout_exponent
-from pascaline.reduce import Chunk, Line, op_windows
+from pascaline.reduce import Collective, Line, op_windows
 from pascaline.session.progress import Progress
 from pascaline.session.work import Work
 
@@ -234,6 +234,43 @@ def test_a_leave_during_a_resume_waits_for_it(pair: list[Progress], rack: Rack) 
     until(lambda: said(rack, control.Leave))
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_void_rounds_change_neither_sums_nor_residuals(seed: int) -> None:
+    """Stored bytes are sent again, so nothing is drawn twice; what is pending waits for the round that was accepted."""
+    options, elems = codecs.Thc(g=20, p=0.01), 4 * 1024 + 99
+    outcomes = []
+    for faults in (0, 6):
+        rack = Rack(2, data=(3, 1024), small=(2, 16), tables={"lut4_u8": options.params(2).wire_table})
+        both = [progress_of(rack, rank) for rank in range(2)]
+        feedbacks = [codecs.ErrorFeedback(elems) for _ in both]
+        tensors = [
+            np.random.default_rng(rank).normal(size=(8, elems)).astype(np.float32) for rank in range(2)
+        ]
+        works = []
+        for rank, progress in enumerate(both):
+            progress.start()
+            for step, tensor in enumerate(tensors[rank]):
+                works.append(Work(tensor, step))
+                codec = options.build(rank, 2, 0)
+                progress.submit(tensor, codec, works[-1], feedbacks[rank] if step == 7 else None)
+        chance = random.Random(seed)
+        for _ in range(faults):
+            epoch = rack.epoch
+            with rack.lock:
+                rack.mute = {rank for rank in range(2) if chance.random() < 0.5}
+                rack.deaf = {rank for rank in range(2) if chance.random() < 0.5}
+            time.sleep(chance.random() * 0.005)
+            rack.halt()
+            until(lambda: rack.epoch > epoch)  # noqa: B023
+        assert all(work.wait(PATIENCE_S) for work in works)
+        for progress in both:
+            progress.end(SessionClosed("the test is over"))
+            assert progress.wait_ended(PATIENCE_S)
+        outcomes.append([*(t.tobytes() for t in tensors), *(f.residual.tobytes() for f in feedbacks)])
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0][0] == outcomes[0][1]
+
+
 class Recorder:
     """A pool that remembers what is written."""
 
@@ -258,17 +295,11 @@ def test_void_rounds_are_written_again_from_their_slots(first: int) -> None:
     pool = Recorder()
     line = Line(pool, op_windows(OPS))
     line.rounds_written = line.rounds_drained = first
-    values = np.ones(4, np.float32)
-
-    class Four:
-        def may_begin(self) -> bool:
-            return True
-
-        def next(self) -> Chunk:
-            return Chunk(values, codecs.SUM_F32, np.float32(0), 2, 100 + len(pool.written), 16)
-
-    line.enter(Four())  # type: ignore[arg-type]
-    line.advance()
+    four = Collective(np.ones(4 * pool.chunk_bytes // 4, np.float32), codecs.SUM_F32, 0, lambda: None)
+    [(_, stream)] = four.streams(line, line)
+    line.enter(stream)
+    while line.advance():
+        pass
     once = pool.written.copy()
     assert [round_ for _, round_, _ in once] == [(first + i) % 2**32 for i in range(4)]
     line.write_again((first + 1) % 2**32)
@@ -285,7 +316,15 @@ def test_an_offer_of_another_shape_is_refused(pair: list[Progress], rack: Rack) 
     work = submit(pair[0], np.ones(4, np.float32))
     rack.pool_sizes = [(8, 64), (2, 16)]
     rack.halt()
-    with pytest.raises(Exception, match=r"resumes with an MTU and pools.*\(8, 64\).*\(4, 64\)"):
+    with pytest.raises(Exception, match=r"resumes with an MTU, pools.*\(8, 64\).*\(4, 64\)"):
+        work.wait(PATIENCE_S)
+
+
+def test_an_offer_with_another_table_is_refused(pair: list[Progress], rack: Rack) -> None:
+    work = submit(pair[0], np.ones(4, np.float32))
+    rack.tables = {"lut2_u8": (0, 1, 2, 2)}
+    rack.halt()
+    with pytest.raises(Exception, match=r"tables .*'lut2_u8': .*the job began with"):
         work.wait(PATIENCE_S)
 
 

@@ -13,9 +13,11 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import pascaline.torch
+from pascaline import codec as codecs
 from pascaline.errors import ConfigurationError, EpochEnded, UnsupportedTensor
 from pascaline.session import Session
 from pascaline.session.work import Work
+from pascaline.torch.choice import Choice
 from pascaline.torch.register import fingerprint
 
 from .interrupt import ctrl_c
@@ -24,7 +26,7 @@ from .interrupt import ctrl_c
 class Doubling:
     """A session of "two ranks" that hold the same gradients; or one whose works end otherwise."""
 
-    world_size = 1
+    rank, world_size, codec = 0, 1, codecs.resolve("f32")
     left = closed = False
 
     def leave(self) -> None:
@@ -37,8 +39,9 @@ class Doubling:
         self.ending = ending
         self.lengths: list[int] = []
 
-    def all_reduce(self, tensor: torch.Tensor, async_op: bool) -> Work:
+    def all_reduce(self, tensor: torch.Tensor, async_op: bool, codec: object, error_feedback: None) -> Work:
         assert async_op
+        assert (codec, error_feedback) == (self.codec, None)
         work = Work(tensor, len(self.lengths))
         self.lengths.append(tensor.numel())
         if self.ending == "sum":
@@ -165,8 +168,8 @@ def test_a_bucket_of_another_dtype_is_refused_before_anything_is_sent() -> None:
 def test_register_refuses_what_it_cannot_do() -> None:
     with pytest.raises(ConfigurationError, match="not Linear: wrap it first"):
         pascaline.torch.register(torch.nn.Linear(1, 1))  # type: ignore[arg-type]
-    with pytest.raises(UnsupportedTensor, match="parameter 'weight' is bfloat16 on cpu"):
-        pascaline.torch.register(DistributedDataParallel(torch.nn.Linear(1, 1).bfloat16()))
+    with pytest.raises(UnsupportedTensor, match="parameter 'weight' is float64 on cpu"):
+        pascaline.torch.register(DistributedDataParallel(torch.nn.Linear(1, 1).double()))
     session = Doubling()
     session.world_size = 3
     with pytest.raises(ConfigurationError, match="the session has 3 ranks and the process group 1"):
@@ -175,14 +178,17 @@ def test_register_refuses_what_it_cannot_do() -> None:
         pascaline.torch.PascalineState(session=cast(Session, Doubling()), codec="f32")
 
 
-def test_the_fingerprint_tells_models_and_codecs_apart() -> None:
-    one = fingerprint(torch.nn.Linear(3, 2), "f32")
-    assert one == fingerprint(torch.nn.Linear(3, 2), "f32")
-    assert one.startswith("8 parameters in 2 tensors, codec f32, ")
-    others = [fingerprint(torch.nn.Linear(2, 3), "f32"), fingerprint(torch.nn.Linear(3, 2), "fixed32")]
-    others.append(fingerprint(torch.nn.Sequential(torch.nn.Linear(3, 2)), "f32"))
-    assert len({one, *others}) == 4
-    assert all(len(text) <= 128 for text in others)
+def test_the_fingerprint_tells_models_and_choices_apart() -> None:
+    one = fingerprint(torch.nn.Linear(3, 2), Choice())
+    assert one == fingerprint(torch.nn.Linear(3, 2), Choice(use_error_feedback=True))
+    assert one.startswith("8 parameters in 2 tensors, names ")
+    others = [fingerprint(torch.nn.Linear(2, 3), Choice())]
+    others.append(fingerprint(torch.nn.Sequential(torch.nn.Linear(3, 2)), Choice()))
+    for choice in (Choice(start_compress_iter=1), Choice(min_compress_elems=1), Choice(exclude=["a"])):
+        others.append(fingerprint(torch.nn.Linear(3, 2), choice))
+    assert len({one, *others}) == 6
+    longest = codecs.describe(codecs.Thc(bits=4, g=120, p=0.000123456, name="thc-uniform"), 2**64 - 1)
+    assert all(len(f"{text}; {longest}") <= 128 for text in others)
 
 
 # ---- Modes of DDP ----

@@ -113,15 +113,11 @@ def test_a_rank_that_never_comes_is_named_by_the_deadline() -> None:
 
 
 def test_a_defect_ends_the_wait_too(pair: list[Progress]) -> None:
-    class Broken:
-        op, wire_dtype, scaled = "sum_f32", np.dtype("<f4"), False
-
+    class Broken(type(codecs.SUM_F32)):
         def encode(self, *_: object) -> None:
             raise ZeroDivisionError("a defect")
 
-        decode = encode
-
-    work = submit(pair[0], np.ones(1, np.float32), 0, Broken())
+    work = submit(pair[0], np.ones(1, np.float32), 0, Broken("broken", "sum_f32", "<f4"))
     with pytest.raises(PascalineError, match=r"internal error.*a defect"):
         work.wait(PATIENCE_S)
 

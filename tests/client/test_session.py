@@ -25,8 +25,9 @@ def test_a_close_that_ctrl_c_interrupts_leaves_nothing_tracked_and_can_be_done_a
     session._pid, session._closed, session.rank, session.job = os.getpid(), False, 0, "j"
     session._descriptors = frozenset[int]()
     session._progress = SimpleNamespace(error=ValueError(), end=lambda _: None, wait_ended=wait_ended)
-    session._control = SimpleNamespace(close=lambda: done.append("control"))
-    session._port = SimpleNamespace(context=SimpleNamespace(close=lambda: done.append("device")))
+    session._member = SimpleNamespace(
+        hang_up=lambda: done.append("control"), release=lambda: done.append("device")
+    )
     fork.track(session)
     with pytest.raises(KeyboardInterrupt):
         session.close()

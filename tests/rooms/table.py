@@ -36,7 +36,7 @@ PYTHON_ROOMS: dict[str, dict[str, set[str]]] = {
         "link": {"contract", "errors"},
         "reduce": {"contract", "errors", "plan", "codec", "link"},
         "session": {"contract", "errors", "plan", "codec", "link", "reduce"},
-        "torch": {"errors", "session", "reduce"},
+        "torch": {"errors", "codec", "session", "reduce"},
     },
     "pascaline_exporter": {
         "contract": set(),
@@ -50,7 +50,7 @@ PYTHON_ROOMS: dict[str, dict[str, set[str]]] = {
 FOREIGN: list[tuple[str, set[str], set[str]]] = [
     ("pyverbs", {"pascaline.link.verbs"}, {"pascaline", "pascaline_appliance", "pascaline_exporter"}),
     ("torch.nn.parallel", {"pascaline.torch"}, {"pascaline"}),
-    ("torch.distributed", {"pascaline.torch"}, {"pascaline"}),
+    ("torch.distributed", {"pascaline.torch", "pascaline.link.emulated.link"}, {"pascaline"}),
     ("torch", set(), {"pascaline_appliance", "pascaline_exporter"}),
     ("pascaline_appliance", set(), {"pascaline", "pascaline_exporter"}),
     ("pascaline_exporter", set(), {"pascaline", "pascaline_appliance"}),

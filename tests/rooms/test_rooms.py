@@ -101,6 +101,7 @@ def test_an_allowed_include_is_not(room: str, line: str) -> None:
         ("pascaline.link.base", "import pyverbs.device"),
         ("pascaline.session", "def f():\n    from pyverbs import mr"),
         ("pascaline.session", "from torch import distributed"),
+        ("pascaline.link.emulated.ops", "import torch.distributed as dist"),
         ("pascaline.reduce", "from torch.nn.parallel import DistributedDataParallel"),
         ("pascaline.session", "import importlib\nimportlib.import_module('pascaline_appliance.config')"),
         ("pascaline.torch.hook", "from pascaline.link import verbs"),
@@ -125,6 +126,7 @@ def test_a_planted_import_is_found(module: str, line: str) -> None:
     [
         ("pascaline.link.verbs", "import pyverbs.device"),
         ("pascaline.torch.hook", "from torch.distributed import GradBucket"),
+        ("pascaline.link.emulated.link", "import torch.distributed as dist"),
         ("pascaline.torch.hook", "from ..session import Session"),
         ("pascaline.codec.f32", "import torch\nfrom . import base"),
         ("pascaline_appliance.dataplane", "from pascaline_appliance import _dataplane"),

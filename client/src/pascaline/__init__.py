@@ -4,6 +4,7 @@ The story "tensor in -> tensor out" stands in `reduce`; membership of a job in `
 `pascaline.torch`. Importing this package needs neither torch nor an RDMA device.
 """
 
+from pascaline.codec import ErrorFeedback
 from pascaline.errors import (
     ApplianceUnreachable,
     ConfigurationError,
@@ -26,6 +27,7 @@ __all__ = [
     "ConfigurationError",
     "ContractMismatch",
     "EpochEnded",
+    "ErrorFeedback",
     "JoinRefused",
     "LocalSetupError",
     "PascalineError",

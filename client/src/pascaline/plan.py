@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from pascaline.contract import wire
 
-ELEM_BYTES = 4
-"""Every op of the contract works on 4-byte elements."""
+SCALE_BYTES = 4
+"""Scales are float32."""
 _ROUND_MASK = (1 << (wire.VA_WINDOW_SHIFT - wire.VA_ROUND_SHIFT)) - 1
 
 

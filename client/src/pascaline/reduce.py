@@ -6,6 +6,7 @@ Everything here runs in the session's progress thread, so there is no lock. May 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from typing import NamedTuple
@@ -13,13 +14,24 @@ from typing import NamedTuple
 import numpy as np
 
 from pascaline import plan
-from pascaline.codec import MAX_F32, Array, Codec
-from pascaline.codec.fixed32 import largest
+from pascaline.codec import (
+    MAX_F32,
+    NOTHING,
+    Array,
+    Bytes,
+    Carry,
+    Codec,
+    ErrorFeedback,
+    Floats,
+    Measure,
+    Place,
+)
 from pascaline.contract import wire
 from pascaline.errors import EpochEnded
 from pascaline.link import Pool, Result
 
 _ROUND_MASK = (1 << 32) - 1
+_NO_SCALES = np.empty(0, np.float32)
 Step = Generator[None, Result, None]
 """A chunk that has been written and waits for its result."""
 
@@ -27,11 +39,11 @@ Step = Generator[None, Result, None]
 def reduce_chunk(chunk: Chunk, line: Line) -> Step:
     """One chunk's way through the appliance. It starts when the window has room; `yield` is the only wait."""
     slot = line.next_slot()
-    chunk.codec.encode(chunk.values, chunk.maximum, line.contribution(slot, chunk))
+    chunk.encode(line.contribution(slot, chunk))  # what it leaves out is pending until the sum is accepted
     line.write(chunk)
     result = yield  # rule 4: the slot's bytes are undefined until the completion of this immediate
     chunk.check(result)
-    chunk.codec.decode(line.result(slot, chunk), chunk.maximum, chunk.values)
+    chunk.decode(line.result(slot, chunk))
     line.drained()  # rule 5: only now may round r + W be written
 
 
@@ -40,92 +52,206 @@ class Chunk(NamedTuple):
 
     values: Array
     codec: Codec
-    maximum: np.float32
+    place: Place
+    scales: Floats
+    carry: Carry
+    measure: Measure | None
+    """Where its error is added up, if it is this chunk's turn."""
     op: int
     immediate: int
     length_bytes: int
+    """Of the contribution."""
+    result_bytes: int
+
+    def encode(self, encoded: Bytes) -> None:
+        """The chunk's contribution."""
+        if self.measure:
+            self.measure.encode(self.codec, self.place, self.values, self.carry, self.scales, encoded)
+        else:
+            self.codec.encode(self.place, self.values, self.carry, self.scales, encoded)
 
     def check(self, result: Result) -> None:
         """A result that answers another message must never be decoded."""
-        if result.immediate != self.immediate or result.length_bytes != self.length_bytes:
+        if result.immediate != self.immediate or result.length_bytes != self.result_bytes:
             raise EpochEnded(
                 f"a result of {result.length_bytes} bytes with immediate {result.immediate:#x} came where "
-                f"{self.length_bytes} bytes with {self.immediate:#x} were due",
+                f"{self.result_bytes} bytes with {self.immediate:#x} were due",
                 "imm_mismatch",
             )
 
+    def decode(self, combined: Bytes) -> None:
+        """The sum over all ranks, in the place of this rank's values."""
+        self.codec.decode(self.place, combined, self.carry, self.scales, self.values)
+
 
 class Collective:
-    """One all_reduce of `values` (flat, in place): the maxima on the small pool if its codec needs them,
-    then the data.
+    """One all_reduce of `values` (flat, in place): the scales on the small pool if its codec needs them, then the
+    data.
     """
 
-    def __init__(self, values: Array, codec: Codec, sequence: int, done: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        values: Array,
+        codec: Codec,
+        sequence: int,
+        done: Callable[[], None],
+        feedback: ErrorFeedback | None = None,
+        measure: Measure | None = None,
+    ) -> None:
         self._values, self._codec, self._sequence, self._done = values, codec, sequence, done
-        self._maxima: Array | None = None
+        self._feedback, self._measure = feedback, measure
+        self._parts: list[plan.Chunk] = []
 
     def streams(self, data: Line, small: Line) -> list[tuple[Line, Stream]]:
         """What enters which line. Every line is entered in the order of the calls, which is the same on all ranks."""
-        elems = data.pool.chunk_bytes // plan.ELEM_BYTES
-        if not self._codec.scaled:
-            return [(data, Stream(self._data(elems), self._done))]
-        scales = Stream(self._scales(elems, small.pool.chunk_bytes // plan.ELEM_BYTES), _nothing)
-        return [(small, scales), (data, Stream(self._data(elems), self._done, after=scales))]
+        self._parts = list(plan.chunks(self._values.size, self._codec.chunk_elems(data.pool.chunk_bytes)))
+        if not self._codec.scale_count(self._values.size):
+            return [(data, Stream(self._data(None), self._finish))]
+        scales = Scales(self._codec, [part.end - part.begin for part in self._parts])
+        messages = Stream(
+            self._norms(scales, small.pool.chunk_bytes // plan.SCALE_BYTES), _nothing, scales.came
+        )
+        return [(small, messages), (data, Stream(self._data(scales), self._finish, ready=scales.there))]
 
-    def _scales(self, elems: int, small_elems: int) -> Iterator[Chunk]:
-        """Every chunk's largest |x|, which become the maxima over all ranks in place."""
-        parts = plan.chunks(self._values.size, elems)
-        self._maxima = np.array([largest(self._values[p.begin : p.end]) for p in parts], np.float32)
-        for part in plan.chunks(self._maxima.size, small_elems):
-            yield self._chunk(part, self._maxima[part.begin : part.end], MAX_F32, np.float32(0))
+    def _norms(self, scales: Scales, small_elems: int) -> Iterator[Chunk]:
+        """The scales, message by message; norms are computed no sooner than a message needs them."""
+        for message in plan.chunks(scales.values.size, small_elems):
+            while scales.missing(message.end):
+                part = self._parts[scales.computed]
+                scales.compute(self._values[part.begin : part.end], self._carry(part))
+            values = scales.values[message.begin : message.end]
+            yield self._chunk(message.number, values, MAX_F32, _NO_SCALES, NOTHING)
 
-    def _data(self, elems: int) -> Iterator[Chunk]:
-        for part in plan.chunks(self._values.size, elems):
-            maximum = np.float32(0) if self._maxima is None else self._maxima[part.number]
-            yield self._chunk(part, self._values[part.begin : part.end], self._codec, maximum)
+    def _data(self, scales: Scales | None) -> Iterator[Chunk]:
+        for part in self._parts:
+            values = self._values[part.begin : part.end]
+            of_chunk = _NO_SCALES if scales is None else scales.of(part.number)
+            yield self._chunk(part.number, values, self._codec, of_chunk, self._carry(part))
 
-    def _chunk(self, part: plan.Chunk, values: Array, codec: Codec, maximum: np.float32) -> Chunk:
-        op, length_bytes = wire.OPS[codec.op], values.size * plan.ELEM_BYTES
-        immediate = wire.immediate(self._sequence, part.number, op, length_bytes)
-        return Chunk(values, codec, maximum, op, immediate, length_bytes)
+    def _carry(self, part: plan.Chunk) -> Carry:
+        return self._feedback.carry(part.begin, part.end) if self._feedback else NOTHING
+
+    def _chunk(self, number: int, values: Array, codec: Codec, scales: Floats, carry: Carry) -> Chunk:
+        place = Place(self._sequence, number, self._values.size)
+        op, length, back = (
+            wire.OPS[codec.op],
+            codec.contribution_bytes(values.size),
+            codec.result_bytes(values.size),
+        )
+        immediate = wire.immediate(self._sequence, number, op, length)
+        turn = codec.lossy and number == self._sequence % len(self._parts)
+        if self._measure and codec is self._codec:
+            self._measure.count(length, back, values.size, codec.kept(values.size))
+        elif self._measure:
+            self._measure.count(length, back)
+        measure = self._measure if turn else None
+        return Chunk(values, codec, place, scales, carry, measure, op, immediate, length, back)
+
+    def _finish(self) -> None:
+        if self._feedback:
+            self._feedback.accepted()
+        self._done()
+
+
+class Scales:
+    """A collective's scales: norms of this rank first, and in their place, as messages come back, the ranks' maxima.
+
+    Data need not wait for all of them: a chunk may be written when its own have come.
+    """
+
+    def __init__(self, codec: Codec, chunk_elems: list[int]) -> None:
+        self._codec = codec
+        ends = np.cumsum([codec.scale_count(elems) for elems in chunk_elems])
+        self._ends: list[int] = ends.tolist()
+        self._norms = np.zeros(self._ends[-1], np.float32)
+        self.values = np.zeros(1, np.float32) if codec.one_scale else self._norms
+        self.computed = 0
+        """Chunks whose norms are there."""
+        self._come = 0
+        """Values that are scales."""
+
+    def missing(self, end: int) -> bool:
+        """Whether the first `end` values cannot be sent yet."""
+        needed = len(self._ends) if self._codec.one_scale else bisect_left(self._ends, end) + 1
+        return self.computed < needed
+
+    def compute(self, values: Array, carry: Carry) -> None:
+        """The next chunk's norms, and after the last the tensor's if that has one scale."""
+        begin, end = self._bounds(self.computed)
+        self._codec.norms(values, carry, self._norms[begin:end])
+        self.computed += 1
+        if self._codec.one_scale and self.computed == len(self._ends):
+            self.values[0] = self._codec.fold(self._norms)
+
+    def came(self, message: Chunk) -> None:
+        """A message's maxima are in place; they come in order."""
+        self._come += message.values.size
+
+    def there(self, chunk: int) -> bool:
+        """Whether chunk number `chunk` may be encoded; so may the one behind the last, which is none."""
+        last = self.values.size if self._codec.one_scale or chunk >= len(self._ends) else self._ends[chunk]
+        return self._come >= last
+
+    def of(self, chunk: int) -> Floats:
+        """A chunk's."""
+        if self._codec.one_scale:
+            return self.values
+        begin, end = self._bounds(chunk)
+        return self.values[begin:end]
+
+    def _bounds(self, chunk: int) -> tuple[int, int]:
+        return self._ends[chunk - 1] if chunk else 0, self._ends[chunk]
 
 
 def _nothing() -> None:
     """Nobody waits for scales but their data."""
 
 
+def _always(_chunk: int) -> bool:
+    return True
+
+
+def _not_told(_chunk: Chunk) -> None:
+    pass
+
+
 class Stream:
     """A collective's chunks on one line, and whether all of them have been written and drained."""
 
     def __init__(
-        self, chunks: Iterator[Chunk], done: Callable[[], None], after: Stream | None = None
+        self,
+        chunks: Iterator[Chunk],
+        done: Callable[[], None],
+        drained: Callable[[Chunk], None] = _not_told,
+        ready: Callable[[int], bool] = _always,
     ) -> None:
-        self._chunks, self._done, self._after = chunks, done, after
-        self._undrained = 0
-        self.written = self.drained = False
+        self._chunks, self._done, self._told, self._ready = chunks, done, drained, ready
+        self._begun = self._undrained = 0
+        self._written = False
 
-    def may_begin(self) -> bool:
+    def may_go_on(self) -> bool:
         """Data waits for its scales."""
-        return self._after is None or self._after.drained
+        return self._ready(self._begun)
 
     def next(self) -> Chunk | None:
         """The next chunk to write; None: that was all."""
         chunk = next(self._chunks, None)
         if chunk is None:
-            self.written = True
+            self._written = True
             self._finish()
         else:
+            self._begun += 1
             self._undrained += 1
         return chunk
 
-    def chunk_drained(self) -> None:
+    def chunk_drained(self, chunk: Chunk) -> None:
         """One chunk's result is in place."""
         self._undrained -= 1
+        self._told(chunk)
         self._finish()
 
     def _finish(self) -> None:
-        if self.written and not self._undrained and not self.drained:
-            self.drained = True
+        if self._written and not self._undrained:
             self._done()
 
 
@@ -147,13 +273,8 @@ class Line:
     def __init__(self, pool: Pool, op_windows: dict[int, int]) -> None:
         self.pool = pool
         self._op_windows = op_windows
-        self._views = {
-            dtype: [
-                (np.frombuffer(c, dtype), np.frombuffer(r, dtype))
-                for c, r in zip(pool.contributions, pool.results, strict=True)
-            ]
-            for dtype in (np.dtype("<f4"), np.dtype("<i4"))
-        }
+        self._contributions = [np.frombuffer(c, np.uint8) for c in pool.contributions]
+        self._results = [np.frombuffer(r, np.uint8) for r in pool.results]
         self._queue: deque[Stream] = deque()
         self._flying: deque[Flight] = deque()
         """Rounds from rounds_drained to rounds_written."""
@@ -168,28 +289,29 @@ class Line:
         """Whether anything is queued or on the wire."""
         return bool(self._queue or self._flying)
 
-    def advance(self) -> None:
-        """Write whatever the window lets through."""
-        while self._queue and self._queue[0].may_begin() and self._has_room():
+    def advance(self) -> bool:
+        """Write one chunk, if the window has room and the head of the queue is ready; whether one was written."""
+        while self._queue and self._queue[0].may_go_on() and self._has_room():
             stream = self._queue[0]
             chunk = stream.next()
-            if chunk is None:
-                self._queue.popleft()
-                continue
-            step = reduce_chunk(chunk, self)
-            next(step)
-            self._flying.append(Flight(step, stream, chunk))
+            if chunk is not None:
+                step = reduce_chunk(chunk, self)
+                next(step)
+                self._flying.append(Flight(step, stream, chunk))
+                return True
+            self._queue.popleft()
+        return False
 
     def arrived(self, result: Result) -> None:
         """The oldest chunk on the wire has its result: a queue pair delivers in order."""
         if not self._flying:
             raise EpochEnded(f"pool {result.pool} got a result that nothing waits for", "round_mismatch")
-        step, stream, _ = self._flying.popleft()
+        step, stream, chunk = self._flying.popleft()
         self.bytes_received += result.length_bytes
         try:
             step.send(result)
         except StopIteration:
-            stream.chunk_drained()
+            stream.chunk_drained(chunk)
 
     def write_again(self, complete: int) -> None:
         """A new epoch's queue pair: the stored contributions from round `complete` on (modulo 2^32) were void.
@@ -215,13 +337,13 @@ class Line:
         """Slot of the next round, in the contribution buffer and in the result buffer."""
         return self.rounds_written % self.pool.window
 
-    def contribution(self, slot: int, chunk: Chunk) -> Array:
+    def contribution(self, slot: int, chunk: Chunk) -> Bytes:
         """Where a chunk's encoding goes."""
-        return self._views[chunk.codec.wire_dtype][slot][0][: chunk.values.size]
+        return self._contributions[slot][: chunk.length_bytes]
 
-    def result(self, slot: int, chunk: Chunk) -> Array:
+    def result(self, slot: int, chunk: Chunk) -> Bytes:
         """Where its result has landed."""
-        return self._views[chunk.codec.wire_dtype][slot][1][: chunk.values.size]
+        return self._results[slot][: chunk.result_bytes]
 
     def write(self, chunk: Chunk) -> None:
         """Post the next round's contribution."""

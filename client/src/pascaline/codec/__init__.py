@@ -6,68 +6,48 @@ decode(op(encode(x_1) .. encode(x_n))) equals sum(x_i), exactly or within the bo
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pascaline.codec.dense import MAX_F32, SUM_F32, SUM_I32
+from pascaline.codec.base import NOTHING, Array, Bytes, Carry, Codec, Floats, Place
+from pascaline.codec.dense import MAX_F32, SUM_F32, SUM_I32, Half
+from pascaline.codec.feedback import ErrorFeedback
 from pascaline.codec.fixed32 import Fixed32
-from pascaline.errors import ConfigurationError
-
-Array = NDArray[Any]
-FLOAT_CODECS = ("f32", "fixed32")
-
-
-class Codec(Protocol):
-    """Encode and decode of one chunk. `values`, `encoded`: (elems,), 4-byte elements, little-endian on the wire."""
-
-    @property
-    def op(self) -> str:
-        """What the aggregator does to these encodings: a key of contract.wire.OPS."""
-        ...
-
-    @property
-    def wire_dtype(self) -> np.dtype[Any]:
-        """Of `encoded`."""
-        ...
-
-    @property
-    def scaled(self) -> bool:
-        """Whether encode and decode need the maximum of |x| over all ranks' chunks."""
-        ...
-
-    def encode(self, values: Array, maximum: np.float32, encoded: Array) -> None:
-        """Write the encoding of `values` to `encoded`, of the same length."""
-        ...
-
-    def decode(self, encoded: Array, maximum: np.float32, values: Array) -> None:
-        """Write what the combined `encoded` stands for to `values`."""
-        ...
+from pascaline.codec.measure import CodecStats, Measure
+from pascaline.codec.options import NAMES, Largest, Options, Plain, Thc, describe, resolve
+from pascaline.codec.topk import TopK
 
 
-def for_array(dtype: np.dtype[Any], name: str, world_size: int) -> Codec:
-    """The codec for arrays of `dtype`: int32 is summed as it is, float32 by the codec called `name`."""
-    check_name(name)
-    if dtype == np.int32:
-        return SUM_I32
-    return Fixed32(world_size) if name == "fixed32" else SUM_F32
-
-
-def check_name(name: str) -> None:
-    """Refuse a codec that does not exist."""
-    if name not in FLOAT_CODECS:
-        raise ConfigurationError(f"there is no codec {name!r}: choose one of {', '.join(FLOAT_CODECS)}")
+def for_array(dtype: np.dtype[Any], codec: str | Options, rank: int, world_size: int, seed: int = 0) -> Codec:
+    """The codec for arrays of `dtype`: int32 is summed as it is, float32 by `codec`."""
+    options = resolve(codec)
+    return SUM_I32 if dtype == np.int32 else options.build(rank, world_size, seed)
 
 
 __all__ = [
-    "FLOAT_CODECS",
     "MAX_F32",
+    "NAMES",
+    "NOTHING",
     "SUM_F32",
     "SUM_I32",
     "Array",
+    "Bytes",
+    "Carry",
     "Codec",
+    "CodecStats",
+    "ErrorFeedback",
     "Fixed32",
-    "check_name",
+    "Floats",
+    "Half",
+    "Largest",
+    "Measure",
+    "Options",
+    "Place",
+    "Plain",
+    "Thc",
+    "TopK",
+    "describe",
     "for_array",
+    "resolve",
 ]

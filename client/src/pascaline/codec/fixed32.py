@@ -8,11 +8,9 @@ are order-free, so a result has the same bits on every rank and in every run. k 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
+from pascaline.codec.base import Array, Bytes, Carry, Codec, Floats, Place
 from pascaline.contract import wire
 from pascaline.errors import ConfigurationError
 
@@ -31,7 +29,7 @@ def exponent(maximum: float, world_size: int) -> int:
     return 30 - (world_size - 1).bit_length() - int(e)
 
 
-def scale(values: NDArray[Any], k: int, out: NDArray[np.float32]) -> None:
+def scale(values: Array, k: int, out: Floats) -> None:
     """Write values * 2^k to `out`, in two steps where 2^k is no float32 (a third of the time of ldexp)."""
     first = max(-_MAX_EXPONENT, min(_MAX_EXPONENT, k))
     np.multiply(values, np.float32(2.0**first), out=out)
@@ -39,19 +37,17 @@ def scale(values: NDArray[Any], k: int, out: NDArray[np.float32]) -> None:
         np.multiply(out, np.float32(2.0 ** (k - first)), out=out)
 
 
-def largest(values: NDArray[np.float32]) -> np.float32:
+def largest(values: Floats) -> np.float32:
     """Largest |x|, in the aggregator's own order: NaN > Inf > finite, compared as u32 with the sign cleared."""
     bits: np.uint32 = (values.view(np.uint32) & np.uint32(0x7FFFFFFF)).max()
     largest_: np.float32 = bits.view(np.float32)
     return largest_
 
 
-class Fixed32:
+class Fixed32(Codec):
     """The codec for one world size. Not thread-safe: it keeps one scratch array."""
 
-    op = "sum_i32"
-    wire_dtype: np.dtype[Any] = np.dtype("<i4")
-    scaled = True
+    name, op = "fixed32", "sum_i32"
 
     def __init__(self, world_size: int) -> None:
         if not 1 <= world_size <= wire.MAX_RANKS:
@@ -59,27 +55,47 @@ class Fixed32:
         self.world_size = world_size
         self._scratch = np.empty(0, np.float32)
 
-    def _scratch_for(self, elems: int) -> NDArray[np.float32]:
+    def chunk_elems(self, slot_bytes: int) -> int:
+        """Four bytes each."""
+        return slot_bytes // 4
+
+    def contribution_bytes(self, elems: int) -> int:
+        """Four bytes each."""
+        return elems * 4
+
+    result_bytes = contribution_bytes
+
+    def scale_count(self, _elems: int) -> int:
+        """One for a chunk."""
+        return 1
+
+    def norms(self, values: Floats, _carry: Carry, norms: Floats) -> None:
+        """The chunk's largest |x|."""
+        norms[0] = largest(values)
+
+    def _scratch_for(self, elems: int) -> Floats:
         if self._scratch.size < elems:
             self._scratch = np.empty(elems, np.float32)
         return self._scratch[:elems]
 
-    def encode(self, values: NDArray[Any], maximum: np.float32, encoded: NDArray[Any]) -> None:
+    def encode(self, _place: Place, values: Array, _carry: Carry, scales: Floats, encoded: Bytes) -> None:
         """Write round(values * 2^k) as int32; zeros where nothing can be said: M = 0, Inf or NaN."""
+        maximum = scales[0]
         if maximum == 0 or not np.isfinite(maximum):
             encoded[:] = 0
             return
         scaled = self._scratch_for(values.size)
         scale(values, exponent(float(maximum), self.world_size), scaled)
         np.rint(scaled, out=scaled)
-        encoded[:] = scaled
+        encoded.view("<i4")[:] = scaled
 
-    def decode(self, encoded: NDArray[Any], maximum: np.float32, values: NDArray[Any]) -> None:
-        """Write encoded * 2^-k to `values`. M = Inf or NaN on any rank makes the whole chunk Inf or NaN: never a
+    def decode(self, _place: Place, combined: Bytes, _carry: Carry, scales: Floats, values: Array) -> None:
+        """Write combined * 2^-k to `values`. M = Inf or NaN on any rank makes the whole chunk Inf or NaN: never a
         finite wrong sum.
         """
+        maximum = scales[0]
         if maximum == 0 or not np.isfinite(maximum):
             values[:] = maximum
             return
-        values[:] = encoded
+        values[:] = combined.view("<i4")
         scale(values, -exponent(float(maximum), self.world_size), values)

@@ -1,7 +1,8 @@
 """Links: bytes only, between registered memory and the appliance. Knows neither tensors nor plans.
 
-`verbs` is RoCEv2 through pyverbs and the only room that imports it. What every link offers stands here as
-protocols, so that the story in `reduce` depends on no particular one.
+`verbs` is RoCEv2 through pyverbs and the only room that imports it; `emulated` stands in for an appliance over a
+process group. What every link offers stands here as protocols, so that the story in `reduce` depends on no
+particular one.
 """
 
 from __future__ import annotations
@@ -97,8 +98,18 @@ class Link(Protocol):
         ...
 
     def halt(self) -> list[Result]:
-        """End the epoch: queue pairs to ERR, flushed, destroyed. Returns results that had landed; no other will."""
+        """End the epoch. Returns results that had landed; no other will."""
         ...
+
+    def close(self) -> None:
+        """Halt, if that is not done, and give the memory back. Afterwards nothing reads or writes the buffers."""
+        ...
+
+
+class QueuePairs(Link, Protocol):
+    """A link that an appliance connects to: its queue pairs end with an epoch (ERR, flushed, destroyed) and new ones
+    follow on the same buffers.
+    """
 
     def renew(self, specs: Sequence[PoolSpec]) -> None:
         """New queue pairs on the same buffers, after `halt`."""
@@ -120,9 +131,5 @@ class Link(Protocol):
         """Sleep until completions may have come, without the GIL."""
         ...
 
-    def close(self) -> None:
-        """Halt, if that is not done, and give the memory back. Afterwards nothing reads or writes the buffers."""
-        ...
 
-
-__all__ = ["Link", "LinkFault", "Pool", "PoolEnd", "PoolSpec", "Result"]
+__all__ = ["Link", "LinkFault", "Pool", "PoolEnd", "PoolSpec", "QueuePairs", "Result"]

@@ -10,35 +10,29 @@ import atexit
 import contextlib
 import os
 import threading
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
+import numpy as np
+
 from pascaline import codec as codecs
-from pascaline.contract import control as contract
-from pascaline.errors import (
-    ApplianceUnreachable,
-    ConfigurationError,
-    EpochEnded,
-    PascalineError,
-    SessionClosed,
-    Timeout,
-    again,
-)
-from pascaline.link import Link
+from pascaline.errors import ConfigurationError, PascalineError, SessionClosed, Timeout, again
 from pascaline.reduce import Line, op_windows
 from pascaline.session import fork
+from pascaline.session.appliance import ApplianceMembership
 from pascaline.session.arrays import flat_view
-from pascaline.session.control import EMULATED_HANDSHAKE_S, HANDSHAKE_S, Control, Message
-from pascaline.session.epochs import Epochs
-from pascaline.session.handshake import specs_of
+from pascaline.session.emulated import EmulatedMembership
 from pascaline.session.identity import resolve
-from pascaline.session.join import OPS, Joining, Wishes, refusal
+from pascaline.session.membership import Membership, Wishes
 from pascaline.session.progress import Progress
 from pascaline.session.work import Work, refuse_in_progress_thread
 
 JOIN_TIMEOUT_S = 300.0
+OPS = ("sum_f32", "sum_i32", "max_f32", "sum_f16", "sum_bf16")
+"""Op windows 1 to 5 of every session: each collective chooses its codec. The session's own codec may add one."""
 _FLUSH_S = 5.0
-_LEFT_S = 10.0
+_F32 = np.dtype(np.float32)
 
 
 class Session:
@@ -46,10 +40,15 @@ class Session:
 
     Arguments that are not given come from the environment: `appliance` ("host:port") from
     PASCALINE_APPLIANCE, `device` ("rxe0" or "rxe0:1") from PASCALINE_DEVICE, else the first RoCE port that is
-    up; `rank`, `world_size`, `job` and `restart_count` from what torchrun sets. `codec` is for float32: "f32"
-    (IEEE sums) or "fixed32" (the same bits in every run). `plan` is any text that must be alike on all ranks.
+    up; `rank`, `world_size`, `job` and `restart_count` from what torchrun sets. `codec` is for float32: a name
+    ("f32", "thc", ...: `pascaline.codec.NAMES`) or options such as `pascaline.codec.Thc(bits=4)`; `random_seed`, of 64
+    bits, is for those that draw. `plan` is any text that must be alike on all ranks.
     `chunk_bytes` and `window` are wishes. `timeout_s` ends a wait for a rank that lives and does not come; by
     default the appliance's straggler time-out.
+
+    `link="emulated"` needs no appliance: the ranks of `process_group` (None: torch.distributed's default group)
+    exchange the same encodings and add them as an appliance would, bit for bit, at no speed that says anything. All
+    of them construct their sessions together.
 
     Use it as a context manager: it leaves at the end, and only closes when an exception passes. Thread-safe.
     """
@@ -63,113 +62,148 @@ class Session:
         device: str | None = None,
         job: str | None = None,
         restart_count: int | None = None,
-        codec: str = "f32",
+        link: Literal["verbs", "emulated"] = "verbs",
+        process_group: Any = None,
+        codec: str | codecs.Options = "f32",
+        random_seed: int = 0,
         plan: str = "",
         chunk_bytes: int | None = None,
         window: int | None = None,
         join_timeout_s: float = JOIN_TIMEOUT_S,
         timeout_s: float | None = None,
     ) -> None:
-        codecs.check_name(codec)
-        self._identity = resolve(
-            rank=rank,
-            world_size=world_size,
-            appliance=appliance,
-            device=device,
-            job=job,
-            restart_count=restart_count,
-        )
-        self.rank, self.world_size, self.job = (
-            self._identity.rank,
-            self._identity.world_size,
-            self._identity.job,
-        )
-        wishes = Wishes(plan, chunk_bytes, window, join_timeout_s)
-        wishes.check()
-        self._refuse_a_second()
-        self.codec = codec
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._sequence = 0
-        self._closed = False
-        self._left = False
-        self._parted = threading.Event()
-        self._codecs: dict[tuple[str, str], codecs.Codec] = {}
-        self._join(wishes, timeout_s)
+        self.codec = codecs.resolve(codec)
+        self._member: Membership
+        if link == "emulated":
+            self._member = EmulatedMembership(process_group, timeout_s)
+        elif link == "verbs":
+            self._member = ApplianceMembership(
+                resolve(
+                    rank=rank,
+                    world_size=world_size,
+                    appliance=appliance,
+                    device=device,
+                    job=job,
+                    restart_count=restart_count,
+                )
+            )
+            self._refuse_a_second()
+        else:
+            raise ConfigurationError(f"link is {link!r}: choose 'verbs' or 'emulated'")
+        self.rank, self.world_size, self.job = self._member.rank, self._member.world_size, self._member.job
+        self._seed = random_seed
+        self._codecs: dict[tuple[codecs.Options, str], codecs.Codec] = {}
+        self._measures: dict[str, codecs.Measure] = {}
+        self._join(plan, chunk_bytes, window, join_timeout_s, timeout_s)
 
     def _refuse_a_second(self) -> None:
         """One process is one worker: joining again would end the first session as if the worker had restarted."""
+        job, rank = self._member.job, self._member.rank
         for other in fork.sessions():
             if not isinstance(other, Session) or other._progress.error:
                 continue
-            if (other.job, other.rank) == (self.job, self.rank):
+            if (other.job, other.rank) == (job, rank):
                 raise ConfigurationError(
-                    f"this process has joined job {self.job!r} as rank {self.rank} already: share that session "
+                    f"this process has joined job {job!r} as rank {rank} already: share that session "
                     "(register(model, session=...), PascalineState(session=...)), leave it first, or give another job="
                 )
 
-    def _join(self, wishes: Wishes, timeout_s: float | None) -> None:
-        from pascaline.link import verbs  # here, so that a machine without pyverbs can import this package
-
-        with contextlib.ExitStack() as undo:
-            port = verbs.open_port(self._identity.device)
-            undo.callback(port.context.close)
-            handshake_s = EMULATED_HANDSHAKE_S if port.software else HANDSHAKE_S
-            self._control = Control(self._identity.host, self._identity.port, handshake_s)
-            undo.callback(self._control.close)
-            joining = Joining(self._control, self._identity, wishes)
-            offer = joining.offer(port)
-            self._control.limit_silence(offer.deadline_s)
-            link = verbs.VerbsLink(port, specs_of(offer))
-            undo.callback(link.close)
-            joining.connect(link, offer)
-            self._port = port
-            self._descriptors = port.descriptors | {self._control.fileno()}
-            self._start(link, offer, timeout_s)
-            undo.pop_all()  # from here on `close` undoes
+    def _join(
+        self,
+        plan: str,
+        chunk_bytes: int | None,
+        window: int | None,
+        join_timeout_s: float,
+        timeout_s: float | None,
+    ) -> None:
+        own = codecs.for_array(_F32, self.codec, self.rank, self.world_size, self._seed)
+        self._ops = OPS if own.op in OPS else (*OPS, own.op)
+        self._tables = {own.op: own.table} if own.table else {}
+        described = codecs.describe(self.codec, self._seed)
+        self._plan = plan if described == "f32" else f"{plan}{'; ' if plan else ''}{described}"
+        wishes = Wishes(self._plan, chunk_bytes, window, join_timeout_s, self._ops, self._tables)
+        wishes.check()
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._sequence = 0
+        self._closed = self._left = False
+        self._parted = threading.Event()
+        self._member.join(wishes)
+        self._descriptors = self._member.descriptors()
+        self._start(timeout_s)
         try:
             fork.track(self)
-            self._control.deliver(self._on_message, self._on_end)
+            self._member.listen(_Listener(self))
         except BaseException:
             self.close()
             raise
 
-    def _start(self, link: Link, offer: contract.Offer, timeout_s: float | None) -> None:
+    def _start(self, timeout_s: float | None) -> None:
         """The progress thread takes the link over."""
-        windows = op_windows(list(OPS))
+        link = self._member.link
+        windows = op_windows(list(self._ops))
         self._lines = [Line(pool, windows) for pool in link.pools]
-        by_class = {pool.pool_class: line for pool, line in zip(offer.pools, self._lines, strict=True)}
-        limit_s = offer.straggler_timeout_s if timeout_s is None else timeout_s
-        self._epochs = Epochs(offer, self._identity.appliance, link, self._lines, self._control.send)
+        by_class = dict(zip(self._member.classes, self._lines, strict=True))
+        limit_s = self._member.straggler_timeout_s if timeout_s is None else timeout_s
+        life = self._member.begin(self._lines)
         self._completion_fd = link.completion_fd
-        self._progress = Progress(
-            link, self._lines, by_class["data"], by_class["small"], limit_s, self._epochs, self._control.close
-        )
-        self._progress.start()
+        self._data_slot_bytes = by_class["data"].pool.chunk_bytes
+        try:
+            self._progress = Progress(
+                link, self._lines, by_class["data"], by_class["small"], limit_s, life, self._member.hang_up
+            )
+            self._progress.start()
+        except BaseException:
+            link.close()
+            self._member.hang_up()
+            self._member.release()
+            raise
 
     @overload
-    def all_reduce(self, tensor: Any, async_op: Literal[False] = False, codec: str | None = None) -> None: ...
+    def all_reduce(
+        self,
+        tensor: Any,
+        async_op: Literal[False] = False,
+        codec: str | codecs.Options | None = None,
+        error_feedback: codecs.ErrorFeedback | None = None,
+    ) -> None: ...
     @overload
-    def all_reduce(self, tensor: Any, async_op: Literal[True], codec: str | None = None) -> Work: ...
+    def all_reduce(
+        self,
+        tensor: Any,
+        async_op: Literal[True],
+        codec: str | codecs.Options | None = None,
+        error_feedback: codecs.ErrorFeedback | None = None,
+    ) -> Work: ...
 
-    def all_reduce(self, tensor: Any, async_op: bool = False, codec: str | None = None) -> Work | None:
+    def all_reduce(
+        self,
+        tensor: Any,
+        async_op: bool = False,
+        codec: str | codecs.Options | None = None,
+        error_feedback: codecs.ErrorFeedback | None = None,
+    ) -> Work | None:
         """Sum `tensor` over all ranks, in place, as torch.distributed.all_reduce does; every rank calls in
         the same order.
 
         tensor: contiguous float32 or int32 on the CPU, of any shape, a torch.Tensor or a numpy.ndarray. int32
-        is summed modulo 2^32, float32 by `codec` (the session's by default). With async_op the sum goes on in
-        the background: the tensor belongs to the session until the returned Work is complete. Raises
-        UnsupportedTensor, or the error that ended the session (EpochEnded, Timeout, SessionClosed).
+        is summed modulo 2^32, float32 by `codec` (the session's by default; one whose op was not joined with is
+        refused). `error_feedback` is what a lossy codec carries from one reduction of this tensor to the next.
+        With async_op the sum goes on in the background: the tensor belongs to the session until the returned Work is
+        complete. Raises UnsupportedTensor, ConfigurationError, or the error that ended the session (EpochEnded,
+        Timeout, SessionClosed).
         """
         self._check_usable()
         if not async_op:
             refuse_in_progress_thread()
         values = flat_view(tensor)
-        chosen = self._codec_for(values, codec or self.codec)
+        chosen = self._codec_for(values, self.codec if codec is None else codecs.resolve(codec))
+        _check_feedback(error_feedback, chosen, values.size)
+        measure = self._measures.setdefault(chosen.name, codecs.Measure())
         with self._lock:
             work = Work(tensor, self._sequence)
             if values.size:
-                self._progress.submit(values, chosen, work)
+                self._progress.submit(values, chosen, work, error_feedback, measure)
             else:
                 work.complete()
             self._sequence += 1
@@ -178,27 +212,40 @@ class Session:
         work.wait()
         return None
 
-    def _codec_for(self, values: codecs.Array, name: str) -> codecs.Codec:
-        key = (name, values.dtype.str)
+    def _codec_for(self, values: codecs.Array, options: codecs.Options) -> codecs.Codec:
+        key = (options, values.dtype.str)
         if key not in self._codecs:
-            self._codecs[key] = codecs.for_array(values.dtype, name, self.world_size)
+            codec = codecs.for_array(values.dtype, options, self.rank, self.world_size, self._seed)
+            if codec.op not in self._ops or (codec.table or self._tables.get(codec.op)) != self._tables.get(
+                codec.op
+            ):
+                raise ConfigurationError(
+                    f"codec {codec.name} needs the op {codec.op} with its own table, and this session joined with "
+                    f"{codecs.describe(self.codec, self._seed)}: join a session of its own with codec={codec.name!r}"
+                )
+            if not codec.chunk_elems(self._data_slot_bytes):
+                raise ConfigurationError(
+                    f"slots of {self._data_slot_bytes} bytes hold no result of codec {codec.name}: "
+                    "join with a larger chunk_bytes"
+                )
+            self._codecs[key] = codec
         return self._codecs[key]
 
     def stats(self) -> dict[str, Any]:
-        """What has happened since the join: payload bytes and rounds of all pools, and what was negotiated."""
+        """What has happened since the join: payload bytes and rounds of all pools, per codec what it sent and how well,
+        and what was negotiated.
+        """
         return {
             "bytes_sent": sum(line.bytes_sent for line in self._lines),
             "bytes_received": sum(line.bytes_received for line in self._lines),
             "rounds": sum(line.rounds_drained for line in self._lines),
             "collectives": self._sequence,
-            "epoch": self._epochs.offer.epoch,
-            "mtu_bytes": self._epochs.offer.mtu,
-            "device": self._port.device,
-            "address": self._port.towards(self._epochs.offer.address)[1],
+            "codecs": {name: measure.stats() for name, measure in list(self._measures.items())},
             "pools": [
-                {"class": pool.pool_class, "chunk_bytes": pool.chunk_bytes, "window": pool.window}
-                for pool in self._epochs.offer.pools
+                {"class": pool_class, "chunk_bytes": line.pool.chunk_bytes, "window": line.pool.window}
+                for pool_class, line in zip(self._member.classes, self._lines, strict=True)
             ],
+            **self._member.stats(),
         }
 
     def leave(self) -> None:
@@ -211,13 +258,11 @@ class Session:
             self._progress.leave()
             self._progress.wait_idle(threading.TIMEOUT_MAX)
             self._check_usable()
-            self._parted.wait(2 * self._epochs.offer.deadline_s + _LEFT_S)
+            self._parted.wait(self._member.leave_timeout_s)
             if not self._left:
                 self._progress.wait_ended(_FLUSH_S if self._parted.is_set() else 0)
                 self._check_usable()
-                raise Timeout(
-                    f"the appliance at {self._identity.appliance} has not confirmed the leave of rank {self.rank}"
-                )
+                raise Timeout(f"{self._member.where} has not confirmed the leave of rank {self.rank}")
         finally:
             self.close()
 
@@ -230,9 +275,9 @@ class Session:
                 SessionClosed(f"the session of rank {self.rank} in job {self.job!r} is closed")
             )
             ended = self._progress.wait_ended(_FLUSH_S)
-            self._control.close()
+            self._member.hang_up()
             if ended:  # else the thread may still be inside the device's library
-                self._port.context.close()
+                self._member.release()
             self._closed = True
         finally:
             fork.untrack(self)
@@ -267,33 +312,36 @@ class Session:
         if self._progress.error:
             raise again(self._progress.error) from self._progress.error
 
-    # Called by the control thread.
 
-    def _on_message(self, message: Message) -> None:
-        if isinstance(message, contract.Left):
-            self._left = True
-            self._parted.set()
-        elif isinstance(message, contract.Ended) and not message.resumable:
-            self._parted.set()
-            self._progress.end(EpochEnded(message.message, message.fault, message.rank))
-        elif isinstance(message, contract.Refused):
-            self._parted.set()
-            self._progress.end(refusal(message))
-        elif not isinstance(message, contract.Event):
-            self._epochs.hear(message)
-        elif message.kind == "waiting":
-            self._progress.now_waiting_for(message.ranks, message.message)
+class _Listener:
+    """What a session hears of its membership, in another thread."""
 
-    def _on_end(self, error: Exception) -> None:
-        """The connection is gone. After Left that is as it should be."""
-        self._parted.set()
-        if self._left:
-            return
-        gone = ApplianceUnreachable(
-            f"the control connection to the appliance at {self._identity.appliance} is lost ({error}): see whether it "
-            "runs and can be reached"
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def left(self) -> None:
+        self._session._left = True
+        self._session._parted.set()
+
+    def parted(self, error: PascalineError) -> None:
+        """After Left that is as it should be."""
+        self._session._parted.set()
+        if not self._session._left:
+            self._session._progress.end(error)
+
+    def waiting(self, ranks: Sequence[int], message: str) -> None:
+        self._session._progress.now_waiting_for(ranks, message)
+
+
+def _check_feedback(feedback: codecs.ErrorFeedback | None, codec: codecs.Codec, elems: int) -> None:
+    if feedback is None:
+        return
+    if not codec.lossy:
+        raise ConfigurationError(f"codec {codec.name} leaves nothing out: pass no error_feedback with it")
+    if feedback.elems != elems:
+        raise ConfigurationError(
+            f"error_feedback is of {feedback.elems} elements and this tensor has {elems}: keep one for each tensor"
         )
-        self._progress.end(error if isinstance(error, PascalineError) else gone)
 
 
 def _at_exit() -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from pascaline.contract import control as contract
 from pascaline.errors import ApplianceUnreachable, ContractMismatch, PascalineError
-from pascaline.link import Link, LinkFault, Result
+from pascaline.link import LinkFault, QueuePairs, Result
 from pascaline.reduce import Line
 from pascaline.session.control import ConnectionLost, Message
 from pascaline.session.handshake import Handshake, specs_of
@@ -38,7 +38,7 @@ class Epochs(Handshake):
         self,
         offer: contract.Offer,
         appliance: str,
-        link: Link,
+        link: QueuePairs,
         lines: Sequence[Line],
         say: Callable[[Message], None],
     ) -> None:
@@ -49,6 +49,7 @@ class Epochs(Handshake):
         self._say = say
         self.wake: Callable[[], None] = lambda: None
         """Ends the progress thread's sleep, once it has one."""
+        self.silent = "the appliance, which says nothing: run `pascaline-appliance status` there"
         self._messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._fault = ""
@@ -146,11 +147,13 @@ class Epochs(Handshake):
         return [line.rounds_drained & _ROUND_MASK for line in self._lines]
 
     def _check_offer(self, offer: contract.Offer) -> None:
-        shapes = [(o.mtu, [(p.window, p.chunk_bytes) for p in o.pools]) for o in (self.offer, offer)]
+        shapes = [
+            (o.mtu, [(p.window, p.chunk_bytes) for p in o.pools], o.tables) for o in (self.offer, offer)
+        ]
         if shapes[0] != shapes[1] or len(offer.complete) != len(offer.pools):
             raise ContractMismatch(
-                f"the appliance resumes with an MTU and pools of (window, chunk) {shapes[1]} and complete rounds "
-                f"{offer.complete}, the job began with {shapes[0]}: install the same release on both ends"
+                f"the appliance resumes with an MTU, pools of (window, chunk) and tables {shapes[1]} and complete "
+                f"rounds {offer.complete}, the job began with {shapes[0]}: install the same release on both ends"
             )
 
     def _reach(self, offer: contract.Offer) -> None:

@@ -14,7 +14,7 @@ from pascaline import plan
 from pascaline.contract import control as contract
 from pascaline.contract import wire
 from pascaline.errors import PascalineError
-from pascaline.link import Link, LinkFault, PoolSpec, Result
+from pascaline.link import LinkFault, PoolSpec, QueuePairs, Result
 from pascaline.session.control import Message
 
 _STEP_S = 0.1
@@ -68,7 +68,7 @@ class Handshake(ABC):
         if time.monotonic() > self._end:
             raise self.late()
 
-    def exchange(self, link: Link, offer: contract.Offer) -> None:
+    def exchange(self, link: QueuePairs, offer: contract.Offer) -> None:
         """From queue pairs in RTR to Ready. Raises LinkFault when a probe does not pass."""
         ends = [
             contract.PoolConnect(
@@ -90,7 +90,7 @@ class Handshake(ABC):
             pool.write(0, offer.mtu, address, wire.IMM_PROBE)
         self._probe(link, offer.mtu)
 
-    def _probe(self, link: Link, mtu_bytes: int) -> None:
+    def _probe(self, link: QueuePairs, mtu_bytes: int) -> None:
         """Until the appliance's probe has come on every pool and Ready on the connection, in whichever order."""
         ready = False
         while self._unprobed or not ready:
@@ -102,7 +102,7 @@ class Handshake(ABC):
                 ready = ready or isinstance(message, contract.Ready)
             self.check_time()
 
-    def take(self, link: Link, mtu_bytes: int, result: Result) -> None:
+    def take(self, link: QueuePairs, mtu_bytes: int, result: Result) -> None:
         """A pool's first result is the probe; results that are delivered again follow it."""
         if result.pool not in self._unprobed:
             self.arrived(result)

@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from pascaline.contract import control as contract
 from pascaline.contract import wire
 from pascaline.errors import (
     ApplianceUnreachable,
-    ConfigurationError,
     ContractMismatch,
     EpochEnded,
     JoinRefused,
@@ -24,40 +23,16 @@ from pascaline.errors import (
     PascalineError,
     Timeout,
 )
-from pascaline.link import Link, LinkFault, Result
+from pascaline.link import LinkFault, QueuePairs, Result
 from pascaline.session.control import ConnectionLost, Control, Message
 from pascaline.session.handshake import Handshake
 from pascaline.session.identity import Identity
+from pascaline.session.membership import Wishes
 
 if TYPE_CHECKING:
     from pascaline.link.verbs import Port
 
-OPS: list[contract.Op] = ["sum_f32", "sum_i32", "max_f32"]
-"""Op windows 1, 2, 3 of every session: each collective chooses its codec."""
 _LAST_WORD_S = 0.1
-PLAN_MAX_CHARS = 128
-
-
-@dataclass(frozen=True)
-class Wishes:
-    """What the caller asked for beyond who it is."""
-
-    plan: str
-    chunk_bytes: int | None
-    window: int | None
-    timeout_s: float
-
-    def check(self) -> None:
-        """Refuse what the contract would, before any device is opened."""
-        if len(self.plan) > PLAN_MAX_CHARS:
-            raise ConfigurationError(
-                f"plan has {len(self.plan)} characters: pass a digest, of at most {PLAN_MAX_CHARS}"
-            )
-        for name, wish in (("chunk_bytes", self.chunk_bytes), ("window", self.window)):
-            if wish is not None and wish < 1:
-                raise ConfigurationError(
-                    f"{name} is {wish}: pass a positive number, or nothing for the appliance's choice"
-                )
 
 
 class Joining(Handshake):
@@ -79,7 +54,8 @@ class Joining(Handshake):
                 restart_count=who.restart_count,
                 rank=who.rank,
                 world_size=who.world_size,
-                ops=OPS,
+                ops=list(self._wishes.ops),  # type: ignore[arg-type]  # checked by the model
+                tables={op: list(table) for op, table in self._wishes.tables.items()},  # type: ignore[misc]
                 plan=self._wishes.plan,
                 mtu=port.mtu_bytes,  # type: ignore[arg-type]  # checked by the model
                 address=port.address,
@@ -100,6 +76,7 @@ class Joining(Handshake):
                 f"the appliance offers pools {classes}, a session needs one for data and one for small messages: "
                 "install the same release on both ends"
             )
+        self._check_tables(offer)
         if offer.mtu > port.mtu_bytes:
             raise LocalSetupError(
                 f"the appliance chose a path MTU of {offer.mtu} bytes, {port.device} can {port.mtu_bytes}: "
@@ -107,7 +84,16 @@ class Joining(Handshake):
             )
         return offer
 
-    def connect(self, link: Link, offer: contract.Offer) -> None:
+    def _check_tables(self, offer: contract.Offer) -> None:
+        """What the appliance looks up in is what this worker's indices mean."""
+        ours = {op: contract.table_hash(table) for op, table in self._wishes.tables.items()}
+        if dict(offer.tables) != ours:
+            raise ContractMismatch(
+                f"the appliance looks up in tables {_short(offer.tables)} and this worker means {_short(ours)}: "
+                "install the same release on both ends"
+            )
+
+    def connect(self, link: QueuePairs, offer: contract.Offer) -> None:
         """The job's first epoch begins, or one sentence says what does not pass."""
         link.receive_from(offer.address, offer.mtu, offer.traffic_class)
         try:
@@ -159,6 +145,10 @@ class Joining(Handshake):
             f"rank {who.rank} of job {who.job!r} has waited {self._wishes.timeout_s:g} s for the join of all "
             f"{who.world_size} ranks" + (f"; the appliance's last word: {self._heard}" if self._heard else "")
         )
+
+
+def _short(tables: Mapping[Any, str]) -> str:
+    return ", ".join(f"{op} {digest[:12]}" for op, digest in sorted(tables.items())) or "none"
 
 
 def _link_mtu(offer: contract.Offer) -> int:

@@ -18,11 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from pascaline.codec import Codec
+from pascaline.codec import Codec, ErrorFeedback, Measure
 from pascaline.errors import PascalineError, SessionClosed, Timeout, again
 from pascaline.link import Link, LinkFault
 from pascaline.reduce import Collective, Line
-from pascaline.session.epochs import Epochs, Halted
+from pascaline.session.epochs import Halted
+from pascaline.session.membership import Life
 from pascaline.session.work import ProgressThread, Work
 
 _WATCH_S = 0.5
@@ -41,11 +42,11 @@ class Progress:
         data: Line,
         small: Line,
         timeout_s: float,
-        epochs: Epochs,
+        life: Life,
         hang_up: Callable[[], None],
     ) -> None:
         self._link, self._lines, self._data, self._small = link, lines, data, small
-        self._epochs, self._hang_up = epochs, hang_up
+        self._life, self._hang_up = life, hang_up
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._inbox: deque[tuple[Collective, Work]] = deque()
@@ -63,14 +64,21 @@ class Progress:
 
     def start(self) -> None:
         """Begin."""
-        self._epochs.wake = self._wake
+        self._life.wake = self._wake
         try:
             self._thread.start()
         except BaseException:
             os.close(self.wake_fd)
             raise
 
-    def submit(self, values: Any, codec: Codec, work: Work) -> None:
+    def submit(
+        self,
+        values: Any,
+        codec: Codec,
+        work: Work,
+        feedback: ErrorFeedback | None = None,
+        measure: Measure | None = None,
+    ) -> None:
         """Take the last place in the order of calls. Raises the error that ended the session."""
         with self._lock:
             if self.error:
@@ -78,13 +86,14 @@ class Progress:
             if self._leave_wanted:
                 raise SessionClosed("this session is leaving: call all_reduce before leave")
             self._idle.clear()
-            collective = Collective(values, codec, work.sequence, partial(self._complete, work))
+            done = partial(self._complete, work)
+            collective = Collective(values, codec, work.sequence, done, feedback, measure)
             self._inbox.append((collective, work))
             os.eventfd_write(self.wake_fd, 1)
 
     def end(self, error: PascalineError) -> None:
         """The link is flushed, what has landed is drained, the rest fails with `error`. The first verdict stands."""
-        self._epochs.end(error)
+        self._life.end(error)
 
     def leave(self) -> None:
         """Say Leave as soon as nothing is pending; in the thread, so that it never meets a resume half-way.
@@ -130,7 +139,7 @@ class Progress:
         try:
             error = self._until_verdict(poller)
             with contextlib.suppress(PascalineError, LinkFault):
-                self._epochs.drain()  # complete rounds are so on every rank, whatever ends the others
+                self._life.drain()  # complete rounds are so on every rank, whatever ends the others
             return error
         except Exception as defect:  # a defect of ours must end waits, not hang them
             return _chained(PascalineError(f"internal error of the progress thread: {defect!r}"), defect)
@@ -142,13 +151,13 @@ class Progress:
                     poller.poll(_WATCH_S * 1000 if self._works or self._inbox else None)
                     self._turn()
                     self._watch_clock()
-                    self._epochs.check()
+                    self._life.check()
                     self._leave_when_idle()
                     continue
                 except Halted as halted:
-                    self._epochs.resume(halted.ended)
+                    self._life.resume(halted.ended)
                 except LinkFault as fault:
-                    self._epochs.report(fault)
+                    self._life.report(fault)
                 self._last_progress = time.monotonic()
                 self._waiting = ((), "")
         except PascalineError as error:
@@ -159,7 +168,7 @@ class Progress:
             now = self._leave_wanted and not (self._leave_said or self._works or self._inbox)
         if now:
             self._leave_said = True
-            self._epochs.leave()
+            self._life.leave()
 
     def _turn(self) -> None:
         """Calls enter their lines, results are decoded, windows move, the next chunks are written."""
@@ -176,8 +185,10 @@ class Progress:
             self._lines[result.pool].arrived(result)
             self._last_progress = time.monotonic()
             self._waiting = ((), "")
-        self._small.advance()
-        self._data.advance()
+        while any(
+            [self._small.advance(), self._data.advance()]
+        ):  # in turn: norms are computed between encodings
+            pass
 
     def _complete(self, work: Work, error: PascalineError | None = None) -> None:
         self._works.remove(work)
@@ -192,7 +203,7 @@ class Progress:
             ranks, message = self._waiting
             raise Timeout(
                 f"all_reduce {self._works[0].sequence} has waited {waited_s:.1f} s (limit {self._timeout_s:g} s) for "
-                + (message or "the appliance, which says nothing: run `pascaline-appliance status` there"),
+                + (message or self._life.silent),
                 ranks,
             )
 

@@ -19,15 +19,25 @@ def pascaline_hook(
     The session sums, the hook divides, as DDP's own all-reduce means. DDP takes a result of any length and
     dtype without a word, so the result is the bucket's own buffer, checked before anything is sent.
     """
-    buffer = bucket.buffer()
+    buffer: torch.Tensor = bucket.buffer()
     state.check(buffer)
-    work = state.session.all_reduce(buffer, async_op=True)
+    loss_scale = state.choice.loss_scale()
+    parts = state.parts(bucket)
+    works = []
+    for part in parts:
+        if part.feedback:
+            part.feedback.loss_scale = loss_scale
+        flat = part.gather(buffer)
+        works.append(state.session.all_reduce(flat, True, part.codec, part.feedback))
 
-    def mean(summed: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
+    def mean(summed: torch.futures.Future[list[torch.futures.Future[torch.Tensor]]]) -> torch.Tensor:
         # Read inside `then`: an exception set on the raw future reaches the user mangled.
-        return summed.value().div_(state.session.world_size)
+        for part, future in zip(parts, summed.value(), strict=True):
+            part.scatter(future.value().div_(state.session.world_size), buffer)
+        return buffer
 
-    future: torch.futures.Future[torch.Tensor] = work.get_future()
-    divided = future.then(mean)
-    state.launched(work, bucket.is_last())
+    divided: torch.futures.Future[torch.Tensor] = torch.futures.collect_all(
+        [work.get_future() for work in works]
+    ).then(mean)
+    state.launched(works, divided, bucket.is_last())
     return divided

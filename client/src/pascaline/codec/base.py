@@ -1,0 +1,110 @@
+"""What every codec offers, and what a chunk brings to it. Arrays only: a chunk's place is a number here, never an
+address.
+
+A chunk's way: `norms` on every rank, MAX_F32 of them over all ranks makes the scales, `encode` by those, the
+aggregator's op, `decode`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Bytes = NDArray[np.uint8]
+Floats = NDArray[np.float32]
+
+
+class Place(NamedTuple):
+    """Which chunk this is, alike on all ranks: what random streams are keyed by."""
+
+    sequence: int
+    """Of the collective in its session, from 0."""
+    chunk: int
+    """Of the collective, from 0."""
+    elems: int
+    """Of the whole tensor."""
+
+
+class Carry(NamedTuple):
+    """What one rank carries from step to step beside a chunk's values, if anything: error feedback.
+
+    x = values + residual * loss_scale is what is encoded; pending takes (x - what the others were given) / loss_scale.
+    """
+
+    residual: Floats | None = None
+    """(elems,) of earlier steps, unscaled; read only."""
+    pending: Floats | None = None
+    """(elems,) to be written."""
+    loss_scale: float = 1.0
+    """A power of two that the values are multiplied by and residuals are not."""
+
+    def x(self, values: Floats) -> Floats:
+        """What is to be encoded: `values` itself where there is no residual."""
+        if self.residual is None:
+            return values
+        return values + self.residual * np.float32(self.loss_scale)
+
+
+NOTHING = Carry()
+
+
+class Codec(ABC):
+    """Encode and decode of chunks, for one rank of one job.
+
+    `values`: (elems,) float32 (or int32 where that is summed as it is). `encoded`, `combined`: (bytes,) uint8,
+    little-endian, of `contribution_bytes` and `result_bytes`. `scales`: (scale_count,) float32.
+    """
+
+    name: str
+    """As users say it."""
+    op: str
+    """What the aggregator does to these encodings: a key of contract.wire.OPS."""
+    lossy: bool = False
+    """Whether `encode` writes a carry's pending: what it could not say."""
+    table: tuple[int, ...] | None = None
+    """What the aggregator looks indices up in, for ops that do."""
+    one_scale: bool = False
+    """Whether a whole tensor has one scale, made of its norms by `fold`, instead of each chunk's own."""
+
+    @abstractmethod
+    def chunk_elems(self, slot_bytes: int) -> int:
+        """Elements of a chunk whose result fills a slot; 0 where none fits. May raise ConfigurationError instead."""
+
+    @abstractmethod
+    def contribution_bytes(self, elems: int) -> int:
+        """Length of `encoded` for a chunk of `elems`; only a tensor's last chunk is shorter than the others."""
+
+    @abstractmethod
+    def result_bytes(self, elems: int) -> int:
+        """Length of `combined`."""
+
+    def kept(self, elems: int) -> int:
+        """How many of a chunk's values are spoken of at all."""
+        return elems
+
+    def scale_count(self, _elems: int) -> int:
+        """Scales of a chunk of `elems`; 0: this codec needs none."""
+        return 0
+
+    def norms(self, values: Floats, carry: Carry, norms: Floats) -> None:
+        """Write this rank's share of the scales, (scale_count,), to `norms`."""
+        raise NotImplementedError(f"{self.name} has no scales")
+
+    def fold(self, norms: Floats) -> np.float32:
+        """A whole tensor's one scale from the norms of all its chunks in order."""
+        raise NotImplementedError(f"{self.name} has no scale for a tensor")
+
+    @abstractmethod
+    def encode(self, place: Place, values: Array, carry: Carry, scales: Floats, encoded: Bytes) -> None:
+        """Write the encoding of the carry's x to `encoded`, and what it leaves out to the carry's pending."""
+
+    @abstractmethod
+    def decode(self, place: Place, combined: Bytes, carry: Carry, scales: Floats, values: Array) -> None:
+        """Write what `combined` stands for, a sum over the ranks, to `values`.
+
+        Where that is no number because some rank's x is none, the carry's pending becomes its residual again.
+        """

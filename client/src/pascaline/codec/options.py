@@ -1,0 +1,160 @@
+"""Which codec, and its settings: what users write, before a job has a rank and a world size.
+
+`resolve("thc")` is `Thc()`; `describe` says every parameter, so that ranks that differ in one are refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
+
+from pascaline.codec.base import Codec
+from pascaline.codec.dense import SUM_F32, Half
+from pascaline.codec.fixed32 import Fixed32
+from pascaline.codec.thc import settings, table
+from pascaline.codec.thc.codec import ThcCodec
+from pascaline.codec.thc.params import Norm, Params, Rounding, ScalePer
+from pascaline.codec.topk import TopK
+from pascaline.errors import ConfigurationError
+
+_BITS = 4
+
+
+@runtime_checkable
+class Options(Protocol):
+    """A codec and its settings."""
+
+    @property
+    def name(self) -> str:
+        """As users say it."""
+        ...
+
+    @property
+    def error_feedback(self) -> bool:
+        """Whether it profits from error feedback: its own error is smaller than what it says."""
+        ...
+
+    def build(self, rank: int, world_size: int, seed: int) -> Codec:
+        """The codec of one rank. Raises ConfigurationError for what cannot be."""
+        ...
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A codec that has nothing to set."""
+
+    name: str
+    error_feedback: bool = field(default=False, init=False)
+
+    def build(self, rank: int, world_size: int, seed: int) -> Codec:
+        """Alike on every rank."""
+        if self.name == "fixed32":
+            return Fixed32(world_size)
+        return SUM_F32 if self.name == "f32" else Half(self.name, f"sum_{self.name}")
+
+
+@dataclass(frozen=True)
+class Largest:
+    """topk: the largest `share` of each chunk's values."""
+
+    share: float = 1 / 8
+    name: str = field(default="topk", init=False)
+    error_feedback: bool = field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ConfigurationError(
+                f"topk sends a share of the values above 0 and up to 1, not {self.share}"
+            )
+
+    def build(self, rank: int, world_size: int, seed: int) -> Codec:
+        """Alike on every rank."""
+        return TopK(self.share)
+
+
+@dataclass(frozen=True)
+class Thc:
+    """thc and its kin (docs/thc.md): a setting by `name`, and what is to differ from it.
+
+    `g` and `p` (clipped share) are chosen for the number of ranks and the `correlation` of their gradients, 0 to 1,
+    unless both are given, or a `table` with its `t` is.
+    """
+
+    bits: int | None = None
+    """Of an index: 2, 3, 4 or 8; by default the setting's."""
+    g: int | None = None
+    p: float | None = None
+    correlation: float = 0.5
+    table: tuple[int, ...] | None = None
+    t: float | None = None
+    norm: Norm | None = None
+    rotate: bool | None = None
+    scale_per: ScalePer | None = None
+    rounding: Rounding | None = None
+    fresh_rotation: bool | None = None
+    debias: float | None = None
+    name: str = "thc"
+
+    def __post_init__(self) -> None:
+        for one, other in (("g", "p"), ("table", "t")):
+            if (getattr(self, one) is None) != (getattr(self, other) is None):
+                raise ConfigurationError(f"thc takes {one} and {other} together, or neither")
+
+    @property
+    def error_feedback(self) -> bool:
+        """Not for terngrad: its error is larger than what it says, and fed back it would grow from step to step."""
+        return self.name != "terngrad"
+
+    def params(self, world_size: int, seed: int = 0) -> Params:
+        """The numbers of a job. Raises ConfigurationError where sums could overflow."""
+        switched = ("norm", "rotate", "scale_per", "rounding", "fresh_rotation", "debias", "table", "t")
+        given: dict[str, Any] = {
+            key: getattr(self, key) for key in switched if getattr(self, key) is not None
+        }
+        if self.g is not None and self.p is not None:
+            solution = table.solve(self.bits or _BITS, self.g, self.p)
+            given = {"table": solution.table, "t": solution.t, **given}
+        if "table" in given and self.name == "thc":
+            return Params(bits=self.bits or _BITS, n=world_size, seed=seed, **given)
+        return replace(settings.setting(self.name, world_size, seed, self.bits, self.correlation), **given)
+
+    def build(self, rank: int, world_size: int, seed: int) -> Codec:
+        """One rank's."""
+        return ThcCodec(self.name, self.params(world_size, seed), rank)
+
+
+_BY_NAME: dict[str, Callable[[], Options]] = {
+    "f32": lambda: Plain("f32"),
+    "f16": lambda: Plain("f16"),
+    "bf16": lambda: Plain("bf16"),
+    "fixed32": lambda: Plain("fixed32"),
+    **{name: partial(Thc, name=name) for name in settings.NAMES},
+    "topk": Largest,
+}
+NAMES = tuple(_BY_NAME)
+
+
+def resolve(codec: str | Options) -> Options:
+    """The options that a name stands for. Raises ConfigurationError with the list of names."""
+    if isinstance(codec, str) and codec in _BY_NAME:
+        return _BY_NAME[codec]()
+    if isinstance(codec, str) or not isinstance(codec, Options):
+        raise ConfigurationError(
+            f"there is no codec {codec!r}: choose one of {', '.join(NAMES)}, or pass options such as "
+            "pascaline.codec.Thc(bits=4)"
+        )
+    return codec
+
+
+def describe(options: Options, seed: int) -> str:
+    """A codec in a few words and a digest of every parameter; '' says nothing that a round would not."""
+    values: dict[str, Any] = {**asdict(options), "seed": seed}  # type: ignore[call-overload]
+    if isinstance(options, Plain):
+        return options.name
+    text = " ".join(f"{key}={value!r}" for key, value in sorted(values.items()))
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    shown = {key: values[key] for key in ("bits", "g", "p", "share") if values.get(key) is not None}
+    return " ".join([options.name, *(f"{key} {value:.4g}" for key, value in shown.items()), f"#{digest}"])

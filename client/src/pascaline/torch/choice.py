@@ -1,0 +1,84 @@
+"""Which gradients are compressed, from when on, and what is said about it: the hook's own options, checked once."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from pascaline.codec import Options, resolve
+from pascaline.errors import ConfigurationError
+
+_LOSSLESS = ("f32", "fixed32")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Alike on all ranks, but for the scaler, whose scale is."""
+
+    scaler: Any = None
+    """torch.amp.GradScaler: residuals are kept without its scale, and a step that it skips leaves them as they were."""
+    use_error_feedback: bool | None = None
+    """None: where the codec profits from it."""
+    start_compress_iter: int = 0
+    """Earlier backward passes travel uncompressed."""
+    min_compress_elems: int = 0
+    """Smaller parameters travel uncompressed."""
+    exclude: Sequence[str] = ()
+    """Parameters whose names match one of these patterns (fnmatch) travel uncompressed."""
+    uncompressed_codec: str = "f32"
+    """What is not compressed travels by: f32 or fixed32."""
+
+    def __post_init__(self) -> None:
+        for name in ("start_compress_iter", "min_compress_elems"):
+            if getattr(self, name) < 0:
+                raise ConfigurationError(f"{name} is {getattr(self, name)}: it is 0 or more")
+        if isinstance(self.exclude, str):
+            raise ConfigurationError(f"exclude is a list of patterns: pass [{self.exclude!r}]")
+        if self.uncompressed_codec not in _LOSSLESS:
+            raise ConfigurationError(
+                f"uncompressed_codec is {self.uncompressed_codec!r}: choose one of {', '.join(_LOSSLESS)}"
+            )
+        if self.scaler is not None and self.scaler.is_enabled():
+            for factor in (self.scaler.get_growth_factor(), self.scaler.get_backoff_factor()):
+                _check_power(f"the GradScaler multiplies its scale by {factor}", factor)
+
+    @property
+    def plain(self) -> Options:
+        """Of what is not compressed."""
+        return resolve(self.uncompressed_codec)
+
+    def loss_scale(self) -> float:
+        """What the gradients of this pass are multiplied by."""
+        if self.scaler is None or not self.scaler.is_enabled():
+            return 1.0
+        scale = float(self.scaler.get_scale())
+        _check_power(f"the GradScaler's scale is {scale}", scale)
+        return scale
+
+    def compresses(self, name: str, elems: int) -> bool:
+        """Whether a parameter is compressed at all."""
+        return elems >= self.min_compress_elems and not any(fnmatchcase(name, p) for p in self.exclude)
+
+    def described(self) -> str:
+        """What must be alike on all ranks beyond codec and model; '' for the defaults."""
+        alike = (
+            self.start_compress_iter,
+            self.min_compress_elems,
+            tuple(self.exclude),
+            self.uncompressed_codec,
+        )
+        if alike == (0, 0, (), "f32"):
+            return ""
+        return ", choice " + hashlib.sha256(repr(alike).encode()).hexdigest()[:8]
+
+
+def _check_power(what: str, value: float) -> None:
+    if not value > 0 or math.frexp(value)[0] != 0.5:
+        raise ConfigurationError(
+            f"{what}, no power of two, so residuals could not be kept unscaled exactly: "
+            "GradScaler(init_scale=2.0**16, growth_factor=2.0, backoff_factor=0.5)"
+        )

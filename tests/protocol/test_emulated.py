@@ -1,0 +1,78 @@
+"""The emulated link's arithmetic against the real core's: what codecs encode, packet by packet through the lane, and by
+numpy. Every byte agrees, for every op that a codec uses.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pascaline import codec as codecs
+from pascaline.contract import wire
+from pascaline.link.emulated.ops import combine
+
+ELEMS = 1024 + 300
+CODECS = {
+    "f32": codecs.resolve("f32"),
+    "f16": codecs.resolve("f16"),
+    "bf16": codecs.resolve("bf16"),
+    "fixed32": codecs.resolve("fixed32"),
+    "topk": codecs.resolve("topk"),
+    "lut4_u8": codecs.resolve("thc"),
+    "lut4_u16": codecs.Thc(g=200, p=0.01),
+    "lut2_u8": codecs.resolve("terngrad"),
+    "lut2_u16": codecs.Thc(bits=2, g=200, p=0.01),
+    "lut8_u16": codecs.Thc(bits=8, g=255, p=0.001),
+    "3 bits": codecs.Thc(bits=3, g=20, p=0.01),
+    "one scale": codecs.resolve("thc-paper"),
+}
+
+
+def gradients(world: int) -> list[np.ndarray]:
+    """Of scales over two decades."""
+    rng = np.random.default_rng(world)
+    scale = np.repeat(10.0 ** rng.uniform(-1, 1, 10), -(-ELEMS // 10))[:ELEMS]
+    return [(rng.normal(size=ELEMS) * scale).astype(np.float32) for _ in range(world)]
+
+
+@pytest.mark.parametrize("world", [1, 3])
+@pytest.mark.parametrize("name", CODECS)
+def test_the_core_and_the_emulated_link_make_the_same_bytes(make_rack, name, world):
+    ranks = [CODECS[name].build(rank, world, seed=7) for rank in range(world)]
+    codec, grads = ranks[0], gradients(world)
+    if "lut" in name and world > 1:
+        assert codec.op == name
+    tables = {wire.OPS[codec.op]: bytes(codec.table)} if codec.table else {}
+    packets = codec.result_bytes(ELEMS) // 256 + 1
+    rack = make_rack(
+        world=world, packets=packets, ops=[wire.OPS["max_f32"], wire.OPS[codec.op]], tables=tables
+    )
+    scales = np.zeros(codec.scale_count(ELEMS), np.float32)
+    if scales.size:
+        norms = np.zeros((world, scales.size), np.float32)
+        for one, x, row in zip(ranks, grads, norms, strict=True):
+            one.norms(x, codecs.NOTHING, row)
+        if codec.one_scale:
+            norms = np.array([[codec.fold(row)] for row in norms])
+        scales = through(rack, 0, 1, "max_f32", [row.view(np.uint8) for row in norms]).view(np.float32)
+    place = codecs.Place(3, 0, ELEMS)
+    encoded = [np.zeros(codec.contribution_bytes(ELEMS), np.uint8) for _ in ranks]
+    for one, x, out in zip(ranks, grads, encoded, strict=True):
+        one.encode(place, x, codecs.NOTHING, scales, out)
+    round_ = 1 if scales.size else 0
+    combined = through(rack, round_, 2, codec.op, encoded, codec.table or ())
+    assert combined.size == codec.result_bytes(ELEMS) == encoded[0].size * wire.EXPANSIONS[codec.op]
+    assert encoded[0].size % wire.UNIT_BYTES[codec.op] == 0
+
+
+def through(rack, round_, window, op, contributions, table=()):
+    """One round's bytes through the lane, in rank order; the same on every rank and from numpy."""
+    expected = combine(op, contributions, table)
+    rack.run(
+        packet
+        for worker, bytes_ in zip(rack.workers(), contributions, strict=True)
+        for packet in worker.write(round_, bytes_.tobytes(), op=window)
+    )
+    for worker in rack.workers():
+        np.testing.assert_array_equal(worker.result(round_, expected), expected)
+    return expected
