@@ -31,7 +31,10 @@ LOSS_SCALE = 1024.0
 
 
 def page_aligned(elems: int, dtype: type) -> np.ndarray:
-    """Memory as torch has it for a tensor (numpy would ask for huge pages). Touched: the first touch is the kernel's time."""
+    """Memory as torch has it for a tensor; numpy would ask for huge pages.
+
+    Touched, because the first touch is the kernel's time.
+    """
     room = torch.empty((elems + 4096) * np.dtype(dtype).itemsize, dtype=torch.uint8).numpy().view(dtype)
     start = -room.ctypes.data % 4096 // room.itemsize
     array = room[start : start + elems]
