@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from pascaline.codec.thc import Params, kernels, setting
 
@@ -30,8 +31,11 @@ LOSS_SCALE = 1024.0
 
 
 def page_aligned(elems: int, dtype: type) -> np.ndarray:
-    """Like a tensor of its own. Touched, because the first touch is the kernel's time."""
-    room = np.empty(elems + 4096, dtype)
+    """Memory as torch has it for a tensor; numpy would ask for huge pages.
+
+    Touched, because the first touch is the kernel's time.
+    """
+    room = torch.empty((elems + 4096) * np.dtype(dtype).itemsize, dtype=torch.uint8).numpy().view(dtype)
     start = -room.ctypes.data % 4096 // room.itemsize
     array = room[start : start + elems]
     array[:] = 1
