@@ -2,6 +2,8 @@
  * complete rounds keep their results, incomplete ones are void, and new QPs take up from there. End: complete
  * results go to whoever can still be reached, and then the job is over. Who may resume and who must end is
  * for the control core to say. */
+#include <assert.h>
+
 #include "psc_lane_state.h"
 
 static void stop_qps(struct psc_job *job, uint64_t ranks)
@@ -65,7 +67,10 @@ bool psc_job_resume(struct psc_lane *lane, struct psc_job *job)
     psc_forget_qps(lane, job, PSC_QP_RESET);
     for (uint32_t i = 0; i < job->spec.pool_count; i++) {
         struct psc_job_pool *pool = &job->pools[i];
-        psc_seal_results(pool);
+        /* A turn publishes what it has completed before it ends, whatever else it found, and commands come
+         * between turns: complete rounds have their CRCs, and what is half published is void. */
+        assert(pool->publishing_round == pool->pool.completed_rounds);
+        pool->published_packets = 0;
         psc_pool_rewind(&pool->pool);
         pool->first_round = pool->pool.completed_rounds;
         for (uint32_t rank = 0; rank < job->spec.world_size; rank++)

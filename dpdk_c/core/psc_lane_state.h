@@ -94,8 +94,6 @@ void psc_post_message(struct psc_qp *qp, uint64_t tag, uint32_t packets);
 /* Complete results that the rank lacked when it was connected, and that wait for its probe. */
 bool psc_lacks_results(const struct psc_qp *qp);
 void psc_deliver_missing(struct psc_lane *lane, struct psc_qp *qp);
-/* Between two epochs: every complete round counts as published, and nothing is half published. */
-void psc_seal_results(struct psc_job_pool *pool);
 void psc_send_results(struct psc_lane *lane, struct psc_outbox *out);
 
 /* psc_reply.c: ACK, NAK, CNP; neighbours and pings. */
