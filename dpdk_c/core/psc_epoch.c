@@ -2,6 +2,8 @@
  * complete rounds keep their results, incomplete ones are void, and new QPs take up from there. End: complete
  * results go to whoever can still be reached, and then the job is over. Who may resume and who must end is
  * for the control core to say. */
+#include <assert.h>
+
 #include "psc_lane_state.h"
 
 static void stop_qps(struct psc_job *job, uint64_t ranks)
@@ -18,21 +20,29 @@ void psc_count_fault(struct psc_job *job)
         job->spec.stats->faults++;
 }
 
+/* A complete result is still to be delivered through this QP: its rank has not left and is not dead. */
+static bool owed(const struct psc_job *job, const struct psc_qp *qp)
+{
+    return !(job->left_ranks >> qp->spec.rank & 1) && qp->state != PSC_QP_ERR &&
+           !psc_pool_has_all(&qp->pool->pool, qp->spec.rank);
+}
+
 void psc_fault_job(struct psc_lane *lane, const struct psc_qp *qp, uint32_t round,
                    const struct psc_refusal *why)
 {
     struct psc_job *job = qp->job;
 
-    if (job->state == PSC_JOB_ENDING) {
+    if (job->state == PSC_JOB_ENDING && !owed(job, qp)) {
         qp->pool->qps[qp->spec.rank].state = PSC_QP_ERR;
         psc_answer_end(lane, job);
         return;
     }
-    if (job->state != PSC_JOB_RUNNING)
+    if (job->state != PSC_JOB_RUNNING && job->state != PSC_JOB_ENDING)
         return;
+    if (job->state == PSC_JOB_RUNNING) /* else END has counted it */
+        psc_count_fault(job);
     job->state = PSC_JOB_HALTED;
     stop_qps(job, UINT64_MAX);
-    psc_count_fault(job);
 
     struct psc_event event = psc_event_of(PSC_EVENT_FAULT, job);
     event.pool = qp->pool->index;
@@ -44,8 +54,8 @@ void psc_fault_job(struct psc_lane *lane, const struct psc_qp *qp, uint32_t roun
     psc_event_push(lane, &event);
 }
 
-/* Running: the first of the rank's QPs takes the job with it. Ending: each is cut off. Else nothing is left
- * to halt. */
+/* Running: the first of the rank's QPs takes the job with it. Ending: so does the first that still owes a
+ * result. Else nothing is left to halt. */
 bool psc_job_halt(struct psc_lane *lane, struct psc_job *job, uint32_t rank, uint32_t fault)
 {
     const struct psc_refusal why = {.fault = (enum psc_fault)fault};
@@ -65,7 +75,10 @@ bool psc_job_resume(struct psc_lane *lane, struct psc_job *job)
     psc_forget_qps(lane, job, PSC_QP_RESET);
     for (uint32_t i = 0; i < job->spec.pool_count; i++) {
         struct psc_job_pool *pool = &job->pools[i];
-        psc_seal_results(pool);
+        /* A turn publishes what it has completed before it ends, whatever else it found, and commands come
+         * between turns: complete rounds have their CRCs, and what is half published is void. */
+        assert(pool->publishing_round == pool->pool.completed_rounds);
+        pool->published_packets = 0;
         psc_pool_rewind(&pool->pool);
         pool->first_round = pool->pool.completed_rounds;
         for (uint32_t rank = 0; rank < job->spec.world_size; rank++)
@@ -93,16 +106,12 @@ bool psc_job_end(struct psc_lane *lane, struct psc_job *job, uint64_t dead_ranks
     return true;
 }
 
-/* A rank that has not left, and whose QP works or may yet be connected, lacks a complete result. */
 static bool owes_results(const struct psc_job *job)
 {
-    for (uint32_t i = 0; i < job->spec.pool_count; i++) {
-        const struct psc_job_pool *pool = &job->pools[i];
+    for (uint32_t i = 0; i < job->spec.pool_count; i++)
         for (uint32_t rank = 0; rank < job->spec.world_size; rank++)
-            if (!(job->left_ranks >> rank & 1) && pool->qps[rank].state != PSC_QP_ERR &&
-                !psc_pool_has_all(&pool->pool, rank))
+            if (owed(job, &job->pools[i].qps[rank]))
                 return true;
-    }
     return false;
 }
 

@@ -16,7 +16,8 @@ enum psc_qp_state {
     PSC_QP_RESET = 0, /* not connected in this epoch */
     PSC_QP_INIT,      /* the next hop's MAC is being asked for */
     PSC_QP_RTS,
-    PSC_QP_ERR, /* neither executes nor sends: the job's epoch is over, or this rank has no part in its end */
+    PSC_QP_ERR, /* neither executes nor sends: the job's epoch is over, or nothing is owed to this rank as it
+                   ends */
 };
 
 /* One queue pair: our end of one rank's connection to one pool. Written by the lane alone. */

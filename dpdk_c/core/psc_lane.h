@@ -120,8 +120,8 @@ struct psc_job *psc_job_new(const struct psc_job_spec *spec, const struct psc_me
 void psc_job_free(struct psc_job *job);
 
 /* A job on its lane is running from ATTACH on, halted after FAULT, running again after RESUME; ending after
- * END, and ended after ENDED. Halted and ended jobs neither execute nor send. DETACH leads out of every
- * state. */
+ * END (until a FAULT), and ended after ENDED. Halted and ended jobs neither execute nor send. DETACH leads
+ * out of every state. */
 enum psc_command_kind {
     PSC_CMD_ATTACH = 1, /* job: once */
     /* job, qp. Running or ending; once per pool and rank in an epoch, not for ranks that have left or are
@@ -131,8 +131,8 @@ enum psc_command_kind {
      * our probe, that is, when the worker's has come, and before any newer one. */
     PSC_CMD_CONNECT,
     /* job, rank, fault: a worker says that its QP died. Running: answered by FAULT (pool 0, round = its
-     * complete), like one found here. Halted or ended: nothing happens. Ending: the rank's QPs are cut off.
-     */
+     * complete), like one found here; ending: also, if the rank lacks a complete result. Halted or ended, or
+     * a rank that is owed nothing: nothing is told. */
     PSC_CMD_HALT,
     /* job. Halted only. Its QPNs are unknown from here on. Of every pool: complete rounds keep their
      * results until all ranks have acknowledged them; later ones are void, and the first of them is every
@@ -141,11 +141,12 @@ enum psc_command_kind {
     PSC_CMD_RESUME,
     /* job, ranks: the dead ones; more may be named by another END. Nothing is executed any more but probes;
      * complete results are still delivered to the others, after a RESUME also to those that CONNECT names
-     * later. Answered by ENDED, once: when every rank that is neither dead nor left has acknowledged every
-     * complete result or its QP is cut off, by HALT or by what would be a FAULT in a running job. After END
-     * no FAULT, WAITING or LEFT is told. Halted: nothing happens, FAULT has crossed it on its way and is the
-     * answer: some rank may lack a complete result, so RESUME, and then END again. Nothing times a
-     * rank that is not connected or not probed: if it stays away, END names it, or DETACH ends the waiting.
+     * later. Answered by ENDED, when every rank that is neither dead nor left has acknowledged every complete
+     * result; or by FAULT, when the QP of one that has not fails: the job is halted then, so RESUME, and END
+     * again, for as long as the control core cares to try. After END no WAITING or LEFT is told. Halted:
+     * nothing happens, FAULT has crossed it on its way and is the answer, with the same to follow. Nothing
+     * times a rank that is not connected or not probed: if it stays away, END names it, or DETACH ends the
+     * waiting.
      */
     PSC_CMD_END,
     /* job, rank, received[]: once per rank. Running or halted: answered by LEFT when every rank has every

@@ -94,8 +94,6 @@ void psc_post_message(struct psc_qp *qp, uint64_t tag, uint32_t packets);
 /* Complete results that the rank lacked when it was connected, and that wait for its probe. */
 bool psc_lacks_results(const struct psc_qp *qp);
 void psc_deliver_missing(struct psc_lane *lane, struct psc_qp *qp);
-/* Between two epochs: every complete round counts as published, and nothing is half published. */
-void psc_seal_results(struct psc_job_pool *pool);
 void psc_send_results(struct psc_lane *lane, struct psc_outbox *out);
 
 /* psc_reply.c: ACK, NAK, CNP; neighbours and pings. */
@@ -132,7 +130,7 @@ void psc_count_fault(struct psc_job *job);
 /* Tells ENDED once nobody is owed a result any more. */
 void psc_answer_end(struct psc_lane *lane, struct psc_job *job);
 /* Ends the job's epoch on this lane: FAULT is told once, its QPs are in ERR, nothing of it is executed or
- * sent. A job that is ending anyway loses this QP alone. */
+ * sent. A job that is ending loses this QP alone if no result is owed to its rank any more. */
 void psc_fault_job(struct psc_lane *lane, const struct psc_qp *qp, uint32_t round,
                    const struct psc_refusal *why);
 

@@ -106,16 +106,6 @@ void psc_deliver_missing(struct psc_lane *lane, struct psc_qp *qp)
     }
 }
 
-void psc_seal_results(struct psc_job_pool *pool)
-{
-    for (; pool->publishing_round != pool->pool.completed_rounds; pool->publishing_round++) {
-        const struct psc_slot *slot = psc_pool_find(&pool->pool, pool->publishing_round);
-        make_crcs(pool, slot, slot->packets);
-        pool->published_packets = 0;
-    }
-    pool->published_packets = 0; /* of a round that is void */
-}
-
 /* What a packet carries, and where it is to be written: the same for a PSN however often it is sent. */
 struct piece {
     const uint8_t *payload;

@@ -105,7 +105,7 @@ struct sim_worker {
     bool blocked;    /* the send queue was full */
     bool been_ready; /* in this life */
     bool broken;     /* a queue pair of this epoch has failed */
-    bool excused;    /* when the life ended, nothing could be delivered to it */
+    bool excused;    /* it, its path or the port stood still when the time was over, to drain or in all */
     uint64_t frozen_until_ns, paused_until_ns;
     uint64_t disturbed_until_ns; /* a strike on it or its path lasts until then */
     uint64_t progress_ns;        /* last time anything moved for it */
@@ -199,9 +199,8 @@ struct sim_appliance {
     struct psc_lane_stats stats;
     uint64_t skew_ns; /* its clock runs this far ahead */
     uint64_t paused_until_ns, stalled_until_ns, lagging_until_ns, short_until_ns;
-    uint64_t disturbed_until_ns; /* the last of these */
-    uint64_t event_ns;           /* when the control plane hears the last event that was made */
-    uint64_t poll_ns;            /* the planned turn; others are stale */
+    uint64_t event_ns; /* when the control plane hears the last event that was made */
+    uint64_t poll_ns;  /* the planned turn; others are stale */
     struct sim_frame **rx;
     uint32_t rx_count;
     struct sim_lent *port;
@@ -347,8 +346,6 @@ void sim_verdict_of_fault(struct sim *sim, const struct sim_job *job, uint32_t f
 
 /* sim_peek.c: the one file that looks inside the lane. */
 bool sim_peek_position(const struct sim *sim, uint32_t qpn, struct sim_position *position);
-/* The lane has tried as often, or for as long, as it may to reach the rank. */
-bool sim_peek_exhausted(const struct sim *sim, const struct psc_job *job, uint32_t rank);
 
 /* Fields of a frame as sent: untagged IPv4. */
 #define SIM_BTH 42u

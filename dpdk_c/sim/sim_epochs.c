@@ -5,7 +5,7 @@
 
 #define DEADLINE_NS (5 * SIM_SECOND)
 #define TELL_NS     (SIM_SECOND / 2)
-#define MOMENT_NS   (100 * SIM_MS)
+#define MOMENT_NS   SIM_MS /* in which what moves again has not yet made up for it */
 
 static uint64_t resume_ns(const struct sim *sim)
 {
@@ -94,18 +94,10 @@ static bool moment_ago(const struct sim *sim, uint64_t until_ns)
     return until_ns >= sim->now_ns || sim->now_ns - until_ns <= MOMENT_NS;
 }
 
-/* It, its path or our port stands still, or has until a moment ago. */
-static bool disturbed(const struct sim *sim, const struct sim_worker *worker)
+/* It or its path stands still. A fact of the simulation, not the appliance's word for it. */
+static bool stands_still(const struct sim *sim, const struct sim_worker *worker)
 {
-    return moment_ago(sim, worker->disturbed_until_ns) || moment_ago(sim, sim->appliance.disturbed_until_ns);
-}
-
-/* Nothing can be delivered to it. Facts of the simulation, not the lane's word for it: something stands
- * still, its queue pair of this epoch has failed, or the lane has tried as often as it may. */
-static bool out_of_reach(const struct sim *sim, const struct sim_worker *worker)
-{
-    return worker->broken || disturbed(sim, worker) ||
-           sim_peek_exhausted(sim, worker->job->handle, worker->rank);
+    return moment_ago(sim, worker->disturbed_until_ns);
 }
 
 /* The verdict, to every rank that is there; then the lane lets go. */
@@ -115,7 +107,6 @@ static void finish(struct sim *sim, struct sim_job *job, bool delivered)
     sim_oracle_stopped(sim, job);
     for (uint32_t rank = 0; rank < job->plan->ranks; rank++) {
         struct sim_worker *worker = &job->workers[rank];
-        worker->excused |= out_of_reach(sim, worker);
         if (job->member[rank] == SIM_MEMBER_LEAVING && delivered)
             sim_wire_tell(sim, worker, SIM_TELL_LEFT, 0);
         else if (job->member[rank] != SIM_MEMBER_GONE)
@@ -284,6 +275,9 @@ void sim_epochs_judge(struct sim *sim, struct sim_job *job)
     if (sim->now_ns > job->deadline_ns) {
         if (!job->fault)
             job->fault = job->halted_by;
+        for (uint32_t rank = 0; rank < job->plan->ranks; rank++)
+            job->workers[rank].excused |=
+                stands_still(sim, &job->workers[rank]) || moment_ago(sim, sim->appliance.stalled_until_ns);
         finish(sim, job, false);
     } else if (job->state == SIM_LIFE_RESUMING && sim->now_ns > job->drain_by_ns) {
         if (!job->fault)
@@ -291,7 +285,7 @@ void sim_epochs_judge(struct sim *sim, struct sim_job *job)
         for (uint32_t rank = 0; rank < job->plan->ranks; rank++)
             if (job->member[rank] == SIM_MEMBER_HALTED) {
                 job->member[rank] = SIM_MEMBER_LATE;
-                job->workers[rank].excused = disturbed(sim, &job->workers[rank]);
+                job->workers[rank].excused = stands_still(sim, &job->workers[rank]);
             }
         go_on(sim, job);
     }

@@ -117,7 +117,6 @@ static bool strike_appliance(struct sim *sim, const struct sim_strike *strike)
 
     if (!appliance->lane)
         return false;
-    disturb(&appliance->disturbed_until_ns, end_ns);
     switch (strike->trouble) {
     case SIM_APPLIANCE_KILL:
         sim_appliance_kill(sim);

@@ -37,8 +37,8 @@ struct sim_tally {
     uint64_t hash; /* of the whole trace */
     uint64_t frames, virtual_ns;
     uint64_t rounds_begun, rounds_summed, rounds_void;
-    uint64_t rounds_missed; /* of them: returned by some rank, and not to be delivered to one whose path
-                               failed as the job ended */
+    uint64_t rounds_missed; /* of them: returned by some rank, and not given to one that stood still when
+                               the time was over */
     uint64_t epochs, resumed, redelivered, replayed; /* epochs; results, contributions of earlier ones */
     uint64_t undetectable;                           /* wrong results that only tampering explains */
     uint64_t happened[SIM_TROUBLES];

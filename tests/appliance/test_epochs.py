@@ -7,6 +7,7 @@ from __future__ import annotations
 import pytest
 
 from tests.appliance.job import MAX_F32, SUM_I32, contribute, ended, has, ints
+from tests.appliance.rack import Appliance, until
 from tests.appliance.worker import Wire, Worker
 
 
@@ -157,6 +158,28 @@ def test_who_dies_while_others_connect_again(three: list[Worker], wire: Wire) ->
     has(wire, three[1], 0xA)
     assert slot(three[1], 0) == ints(6, 0)
     assert three[1].expect("ended")["fault"] == "connection_lost"
+
+
+def test_a_path_that_fails_while_the_job_ends_is_mended_too(
+    appliance: Appliance, three: list[Worker], wire: Wire
+) -> None:
+    three[1].hush()
+    contribute(three, 0)
+    has(wire, three[0], 0xA)
+    has(wire, three[2], 0xA)
+    three[2].control.close()
+    until(lambda: appliance.status()["jobs"][0]["state"] == "delivering")
+    three[1].control.send({"type": "broken", "message": "gone"})
+    for worker in three[:2]:
+        worker.halted()
+        worker.resume()
+    three[1].connect()
+    three[1].probe(pools=1)
+    has(wire, three[1], 0xA)
+    assert slot(three[1], 0) == ints(6, 0)
+    for worker in three[:2]:
+        message = worker.expect("ended")
+        assert (message["fault"], message["rank"], message["complete"]) == ("connection_lost", 2, [1, 0])
 
 
 def test_a_disagreement_is_told_after_what_is_complete_is_delivered(pair: list[Worker], wire: Wire) -> None:

@@ -254,6 +254,14 @@ MUTANTS = (
         "sim",
     ),
     Mutant(
+        "an ending job has one try",
+        "a live rank that is cut off while a job ends is given its results by another queue pair",
+        "core/psc_epoch.c",
+        "    if (job->state == PSC_JOB_ENDING && !owed(job, qp)) {\n",
+        "    if (job->state == PSC_JOB_ENDING && (!owed(job, qp) || true)) {\n",
+        "sim",
+    ),
+    Mutant(
         "leave early",
         "LEFT comes when every rank has every result",
         "core/psc_command.c",

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from .epochs import contribute, end, halt, kinds, leave
-from .rack import PROGRESS_NS, RETRANSMIT_NS, acks, ints, results
+from .rack import PROGRESS_NS, RETRANSMIT_NS, Rack, acks, ints, results
 from .worker import PROBE_IMM
 
 # ---- End. ----
@@ -46,8 +46,9 @@ def test_nothing_is_executed_while_a_job_is_ending(rack):
     assert rack.poll(new, new.but(psn=new.psn + 1)) == [], "no NAK that would spend the QP's retries"
     assert acks(rack.poll(old)) == [(old.psn, 0x1F, 1)], "what was executed is acknowledged again"
     assert rack.poll(*b.write(1, x)) == []
+    rack.run(reply for w in (a, b) for reply in [w.ack(w.expected_psn)])
     rack.poll(after_ns=PROGRESS_NS + RETRANSMIT_NS)
-    assert [e.kind for e in rack.events()] == ["ended"], "neither a fault nor waiting is told any more"
+    assert [e.kind for e in rack.events()] == ["ended"], "nobody waits for round 1 any more"
     assert rack.jobs[0].stats.rounds_completed == 1
 
 
@@ -157,12 +158,9 @@ def test_a_rank_that_leaves_instead_of_coming_back_is_owed_nothing(rack):
     assert kinds(rack)[-1][0] == "ended"
 
 
-@pytest.mark.parametrize("how", ["silence", "nak", "halt", "refusal", "leave"])
-def test_a_rank_that_is_cut_off_does_not_hold_up_the_end(rack, how):
-    a, b = rack.workers()
-    contribute(rack, 0, ints(1), ints(1), skip=(a, b))
-    rack.poll(after_ns=2 * RETRANSMIT_NS)
-    assert end(rack, 1) and rack.events() == []
+def cut_off(rack: Rack, how: str) -> None:
+    """Rank 0's queue pair dies while the job is ending."""
+    a = rack.workers()[0]
     if how == "silence":
         for _ in range(8):
             rack.poll(after_ns=2 * RETRANSMIT_NS)
@@ -172,13 +170,57 @@ def test_a_rank_that_is_cut_off_does_not_hold_up_the_end(rack, how):
         assert halt(rack, rank=0)
     if how == "refusal":
         assert acks(rack.poll(a.write(0, bytes(256), op=0, imm=PROBE_IMM)[0].but(rkey=1)))
-    if how == "leave":
-        assert leave(rack, 0, 0)
-    assert [e.kind for e in rack.events()] == ["ended"], "no fault after end"
+
+
+@pytest.mark.parametrize("how", ["silence", "nak", "halt", "refusal"])
+def test_a_live_rank_that_is_cut_off_is_given_its_results_by_another_queue_pair(rack, how):
+    a, b = rack.workers()
+    x = ints(1)
+    contribute(rack, 0, x, x, skip=(a, b))
+    rack.poll(after_ns=2 * RETRANSMIT_NS)
+    assert end(rack, 1) and rack.events() == []
+    cut_off(rack, how)
+    (fault,) = rack.events()
+    assert (fault.kind, fault.rank, fault.complete) == ("fault", 0, (1,))
+    assert rack.jobs[0].stats.faults == 1, "one epoch has ended, if for two reasons"
+    assert rack.poll(after_ns=2 * RETRANSMIT_NS) == [] and end(rack, 1) and rack.events() == []
+    rack.resume()
+    assert end(rack, 1) and rack.connect(a)
+    rack.run([a.probe()])
+    np.testing.assert_array_equal(a.result(0, x), 2 * x)
+    assert kinds(rack)[-1][0] == "ended"
+
+
+@pytest.mark.parametrize("how", ["nak", "halt", "refusal"])
+def test_a_rank_that_lacks_nothing_is_cut_off_alone(make_rack, how):
+    rack = make_rack(world=3)
+    _, b, c = rack.workers()
+    x = ints(1)
+    contribute(rack, 0, x, x, x, skip=(b, c))
+    out = rack.poll(after_ns=2 * RETRANSMIT_NS)
+    assert end(rack, 2)
+    cut_off(rack, how)
+    assert rack.events() == [], "b is still being given its result"
+    rack.poll(*(reply for p in results(out, b) for reply in b.receive(p)))
+    assert [e.kind for e in rack.events()] == ["ended"]
+
+
+def test_the_word_of_a_dead_rank_halts_nothing(rack):
+    a, b = rack.workers()
+    contribute(rack, 0, ints(1), ints(1), skip=(a, b))
+    assert end(rack, 1) and halt(rack, rank=1) and rack.events() == []
+    assert results(rack.poll(after_ns=2 * RETRANSMIT_NS), a)
+
+
+def test_a_rank_that_leaves_does_not_hold_up_the_end(rack):
+    a, b = rack.workers()
+    contribute(rack, 0, ints(1), ints(1), skip=(a, b))
+    assert end(rack, 1) and rack.events() == []
+    assert leave(rack, 0, 0) and [e.kind for e in rack.events()] == ["ended"]
     assert halt(rack) and rack.events() == []
 
 
-def test_a_rank_whose_mac_is_not_found_does_not_hold_up_the_end(rack):
+def test_a_rank_whose_mac_is_not_found_is_told_so_and_may_be_tried_again(rack):
     a, b = rack.workers()
     contribute(rack, 0, ints(1), ints(1), skip=(a, b))
     halt(rack)
@@ -189,16 +231,19 @@ def test_a_rank_whose_mac_is_not_found_does_not_hold_up_the_end(rack):
     assert rack.connect(a)
     for _ in range(12):
         rack.poll(after_ns=100_000_000)
-    assert [e.kind for e in rack.events()] == ["ended"]
+    assert [(e.kind, e.rank) for e in rack.events()] == [("fault", 0)]
+    rack.resume()
+    assert end(rack, 0, 1) and [e.kind for e in rack.events()] == ["ended"]
 
 
-def test_one_pool_cut_off_does_not_keep_the_other_from_its_results(make_rack):
+def test_one_pool_that_lacks_nothing_is_cut_off_and_the_other_gets_its_results(make_rack):
     rack = make_rack(pools=2)
     x = ints(1)
     out = rack.poll(*(p for pool in (0, 1) for w in rack.workers(pool=pool) for p in w.write(0, x)))
     assert end(rack, 1)
     a, small_a = rack.workers()[0], rack.workers(pool=1)[0]
-    rack.poll(a.ack(a.expected_psn, 0x61))
+    rack.poll(*(reply for p in results(out, a) for reply in a.receive(p)))
+    rack.poll(a.write(0, bytes(256), op=0, imm=PROBE_IMM)[0].but(rkey=1))
     assert rack.events() == []
     rack.poll(*(reply for p in results(out, small_a) for reply in small_a.receive(p)))
     assert [e.kind for e in rack.events()] == ["ended"]

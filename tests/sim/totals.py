@@ -146,7 +146,7 @@ class Totals:
         )
         yield (
             f"rounds: {sums['rounds_summed']} summed, {sums['rounds_void']} void ({sums['rounds_missed']} of them"
-            " only for a rank out of reach as its job ended),"
+            " only for a rank that stood still when the time was over),"
             f" {sums['undetectable']} wrong after tampering that nobody can see"
         )
         yield (

@@ -2,7 +2,8 @@
 functions that never wait, called by the registry.
 
 One promise: a round has one outcome on every live rank. So a lane that has halted never just ends: even when the job
-cannot go on, every rank first says what it has, and who lacks a complete result is connected again to be given it.
+cannot go on, every rank first says what it has, and who lacks a complete result is connected again to be given it, as
+often as its path fails before the deadline.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class Epochs:
             return
         if event.fault not in RESUMABLE:
             life.verdict = life.verdict or life.fault
-        if life.state is not LifeState.DELIVERING:  # else END has met a halted lane: it is said again
+        if life.state is not LifeState.DELIVERING:  # else the end goes on, and its deadline stands
             self._set_deadline(life, event)
         life.drain_by = self._clock() + (life.deadline - self._clock()) / 2
         life.complete = list(event.complete[: len(life.pools)])
