@@ -7,15 +7,18 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from pascaline import codec as codecs
+from pascaline.codec.dense import from_bf16, to_bf16
 from pascaline.codec.fixed32 import Fixed32, exponent, largest
 from pascaline.errors import ConfigurationError
 from pascaline.link.emulated.ops import combine
 
+NO_SCALES = np.empty(0, np.float32)
 F32_MAX = float(np.finfo(np.float32).max)
 DENORMAL = float(np.finfo(np.float32).smallest_subnormal)
 
@@ -155,3 +158,89 @@ def test_an_unknown_codec_is_refused_by_name() -> None:
 def test_fixed32_refuses_more_ranks_than_the_contract() -> None:
     with pytest.raises(ConfigurationError, match=r"1 to 64 ranks, not 65"):
         Fixed32(65)
+
+
+# ---- 16 bits ----
+
+
+def test_bf16_is_rounded_as_pytorch_does() -> None:
+    rng = np.random.default_rng(0)
+    bits = np.concatenate(
+        [rng.integers(0, 2**32, 100_000, np.uint64), [0, 2**31, 0x7F7FFFFF, 0x7F800000, 1, 0x8000]]
+    )
+    x = bits.astype(np.uint32).view(np.float32)
+    ours, theirs = to_bf16(x), torch.from_numpy(x).to(torch.bfloat16)
+    number = ~np.isnan(x)
+    np.testing.assert_array_equal(ours[number], theirs.view(torch.int16).numpy().view(np.uint16)[number])
+    assert np.isnan(from_bf16(ours[~number])).all()
+
+
+@pytest.mark.parametrize("name, bits, largest_", [("f16", 11, 65504.0), ("bf16", 8, F32_MAX)])
+@given(x=ranks_and_values)
+@settings(deadline=None, max_examples=50)
+def test_16_bits_are_within_their_bound(name: str, bits: int, largest_: float, x: np.ndarray) -> None:
+    x = np.clip(x, -largest_ / 4, largest_ / 4)
+    result = reduce_by(codecs.for_array(x.dtype, name, 0, len(x)), list(x))
+    for got, want, column in zip(result, exact_sum(list(x)), x.T, strict=True):
+        if not np.isfinite(got):
+            assert abs(want) > Fraction(F32_MAX) / 2
+            continue
+        size = sum(abs(Fraction(float(v))) for v in column)
+        bound = size * (Fraction(1, 1 << bits) + Fraction(len(x), 1 << 23)) + len(x) * Fraction(1, 1 << 25)
+        assert abs(Fraction(float(got)) - want) <= bound
+
+
+def test_an_f16_sum_does_not_overflow_where_its_terms_do_not() -> None:
+    x = [np.array([60000.0, 70000.0, 1.0], np.float32)] * 4
+    assert reduce_by(codecs.for_array(x[0].dtype, "f16", 0, 4), x).tolist() == [240000.0, math.inf, 4.0]
+
+
+# ---- What is left out ----
+
+
+@pytest.mark.parametrize("name", ["f16", "bf16", "topk", "thc", "terngrad"])
+@pytest.mark.parametrize("loss_scale", [1.0, 256.0])
+def test_what_is_sent_and_what_is_pending_are_x(name: str, loss_scale: float) -> None:
+    rng = np.random.default_rng(3)
+    values, residual, pending = rng.normal(size=(3, 1501)).astype(np.float32)
+    codec = codecs.resolve(name).build(0, 1, 0)
+    carry = codecs.Carry(residual, pending, loss_scale)
+    scales, place = np.zeros(codec.scale_count(1501), np.float32), codecs.Place(0, 0, 1501)
+    encoded, own = np.zeros(codec.contribution_bytes(1501), np.uint8), np.zeros(1501, np.float32)
+    if scales.size:
+        codec.norms(values, carry, scales)
+    codec.encode(place, values, carry, scales, encoded)
+    codec.decode(place, combine(codec.op, [encoded], codec.table or ()), carry, scales, own)
+    assert pending.any()
+    x = values + residual * np.float32(loss_scale)
+    np.testing.assert_allclose(own + pending * loss_scale, x, rtol=0, atol=4e-6 * np.abs(x).max())
+
+
+def test_topk_sends_the_largest_share_and_keeps_a_step_that_is_void() -> None:
+    codec, place = codecs.TopK(share=0.3).build(0, 1, 0), codecs.Place(0, 0, 10)
+    x = np.array([1, -9, 2, 8, -3, 7, 4, -5, 6, 0.5], np.float32)
+    encoded, pending = np.zeros(40, np.uint8), np.full(10, 77, np.float32)
+    residual = np.full(10, 0.25, np.float32)
+    carry = codecs.Carry(residual, pending)
+    codec.encode(place, x, carry, NO_SCALES, encoded)
+    assert np.flatnonzero(encoded.view("<f4")).tolist() == [1, 3, 5]
+    assert pending.tolist() == [1.25, 0, 2.25, 0, -2.75, 0, 4.25, -4.75, 6.25, 0.75]
+    out = encoded.view("<f4").copy()
+    codec.decode(place, out.view(np.uint8), carry, NO_SCALES, np.zeros(10, np.float32))
+    assert pending[1] == 0
+    out[4] = math.inf  # another rank's
+    codec.decode(place, out.view(np.uint8), carry, NO_SCALES, np.zeros(10, np.float32))
+    assert pending.tolist() == residual.tolist()
+    for share in (0, 1.5):
+        with pytest.raises(ConfigurationError, match=f"share of the values above 0 and up to 1, not {share}"):
+            codecs.TopK(share=share)
+
+
+def test_options_that_need_each_other() -> None:
+    with pytest.raises(ConfigurationError, match="g and p together"):
+        codecs.Thc(g=30)
+    with pytest.raises(ConfigurationError, match="table and t together"):
+        codecs.Thc(table=(0, 1, 2, 2))
+    ternary = codecs.Thc(bits=2, table=(0, 1, 2, 2), t=1.0, norm="max", rotate=False, rounding="independent")
+    assert ternary.params(3, 9) == codecs.Thc(name="terngrad").params(3, 9)
+    assert codecs.describe(ternary, 9) != codecs.describe(ternary, 8)

@@ -260,7 +260,7 @@ def test_a_worker_that_is_cut_off(rack: FaultyRack, wire: Injector, job: str) ->
     port = multiprocessing.get_context("fork").Value("i", 0)
 
     def note_port(session: pascaline.Session) -> None:
-        port.value = socket.socket(fileno=os.dup(session._control.fileno())).getsockname()[1]
+        port.value = socket.socket(fileno=os.dup(session._member._control.fileno())).getsockname()[1]
 
     def body(rank: int) -> Report:
         return train(job, rank, ONE_CHUNK_EACH, joined=note_port if rank == VICTIM else lambda _: None)

@@ -133,19 +133,21 @@ class Collective:
 
     def _chunk(self, number: int, values: Array, codec: Codec, scales: Floats, carry: Carry) -> Chunk:
         place = Place(self._sequence, number, self._values.size)
-        op, length, back = (
-            wire.OPS[codec.op],
-            codec.contribution_bytes(values.size),
-            codec.result_bytes(values.size),
-        )
+        op = wire.OPS[codec.op]
+        length, back = codec.contribution_bytes(values.size), codec.result_bytes(values.size)
         immediate = wire.immediate(self._sequence, number, op, length)
-        turn = codec.lossy and number == self._sequence % len(self._parts)
-        if self._measure and codec is self._codec:
-            self._measure.count(length, back, values.size, codec.kept(values.size))
-        elif self._measure:
-            self._measure.count(length, back)
-        measure = self._measure if turn else None
+        measure = self._counted(codec, values.size, length, back)
         return Chunk(values, codec, place, scales, carry, measure, op, immediate, length, back)
+
+    def _counted(self, codec: Codec, elems: int, length: int, back: int) -> Measure | None:
+        """What a chunk is counted by, if it is its turn to be measured."""
+        if self._measure is None:
+            return None
+        if codec is not self._codec:
+            self._measure.count_scales(length, back)
+            return None
+        turn = self._measure.count(elems, codec.kept(elems), length, back)
+        return self._measure if turn and codec.lossy else None
 
     def _finish(self) -> None:
         if self._feedback:

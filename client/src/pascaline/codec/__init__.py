@@ -15,8 +15,8 @@ from pascaline.codec.dense import MAX_F32, SUM_F32, SUM_I32, Half
 from pascaline.codec.feedback import ErrorFeedback
 from pascaline.codec.fixed32 import Fixed32
 from pascaline.codec.measure import CodecStats, Measure
-from pascaline.codec.options import NAMES, Largest, Options, Plain, Thc, describe, resolve
-from pascaline.codec.topk import TopK
+from pascaline.codec.options import NAMES, Options, Plain, Thc, TopK, describe, resolve
+from pascaline.codec.topk import TopKCodec
 
 
 def for_array(dtype: np.dtype[Any], codec: str | Options, rank: int, world_size: int, seed: int = 0) -> Codec:
@@ -40,13 +40,13 @@ __all__ = [
     "Fixed32",
     "Floats",
     "Half",
-    "Largest",
     "Measure",
     "Options",
     "Place",
     "Plain",
     "Thc",
     "TopK",
+    "TopKCodec",
     "describe",
     "for_array",
     "resolve",

@@ -17,7 +17,7 @@ from pascaline.codec.fixed32 import Fixed32
 from pascaline.codec.thc import settings, table
 from pascaline.codec.thc.codec import ThcCodec
 from pascaline.codec.thc.params import Norm, Params, Rounding, ScalePer
-from pascaline.codec.topk import TopK
+from pascaline.codec.topk import TopKCodec
 from pascaline.errors import ConfigurationError
 
 _BITS = 4
@@ -57,7 +57,7 @@ class Plain:
 
 
 @dataclass(frozen=True)
-class Largest:
+class TopK:
     """topk: the largest `share` of each chunk's values."""
 
     share: float = 1 / 8
@@ -72,7 +72,7 @@ class Largest:
 
     def build(self, rank: int, world_size: int, seed: int) -> Codec:
         """Alike on every rank."""
-        return TopK(self.share)
+        return TopKCodec(self.share)
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ _BY_NAME: dict[str, Callable[[], Options]] = {
     "bf16": lambda: Plain("bf16"),
     "fixed32": lambda: Plain("fixed32"),
     **{name: partial(Thc, name=name) for name in settings.NAMES},
-    "topk": Largest,
+    "topk": TopK,
 }
 NAMES = tuple(_BY_NAME)
 

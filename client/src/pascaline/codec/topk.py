@@ -12,7 +12,7 @@ import numpy as np
 from pascaline.codec.base import Array, Bytes, Carry, Codec, Floats, Place
 
 
-class TopK(Codec):
+class TopKCodec(Codec):
     """ceil(share * elems) values of each chunk, by |x|; NaN counts as the largest."""
 
     name, op, lossy = "topk", "sum_f32", True
