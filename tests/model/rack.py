@@ -31,7 +31,7 @@ class Rank(NamedTuple):
     acked: int = 0
     """Results that the appliance knows to have landed."""
     status: str = "live"
-    """live, flushed (has said Resume), dead, leaving (has said Leave), left."""
+    """live, flushed (has said Resume), dead, leaving (has said Leave), left; cut (off, where a rule is broken)."""
 
 
 class Held(NamedTuple):
@@ -50,7 +50,7 @@ class State(NamedTuple):
     slots: tuple[tuple[int, tuple[int, ...]], ...]
     held: Held | None = None
     phase: str = "running"
-    """running, halted (a QP died, all live), ending (a rank died: deliver what is complete), ended."""
+    """running, halted (a QP died), ending (a rank died: deliver what is complete), ended."""
     epoch: int = 0
     completed: int = 0
 
@@ -76,6 +76,8 @@ class Rules:
     """Rule 6: no slot is written while a frame outside points into it."""
     delivers_before_ending: bool = True
     """Rule 7: what is complete is delivered to the live ranks before they are told."""
+    mends_while_ending: bool = True
+    """Rule 7: a QP that dies while the job ends is made anew like any other; else its rank is cut off."""
     voids_incomplete: bool = True
     """A resume frees the slots of incomplete rounds, so that a replay is not added twice."""
 
@@ -206,8 +208,16 @@ def _leave(state: State, i: int, rules: Rules) -> Iterator[tuple[str, State]]:
 def _end(state: State, i: int, rules: Rules) -> Iterator[tuple[str, State]]:
     """A QP dies, or a rank does."""
     live = state.ranks[i].status in ("live", "flushed")
-    if state.phase == "running" and state.ranks[i].status == "live" and state.epoch < rules.epochs:
-        yield f"a QP of rank {i} dies", state._replace(phase="halted")
+    if (
+        state.phase in ("running", "ending")
+        and state.ranks[i].status == "live"
+        and state.epoch < rules.epochs
+    ):
+        mended = state.phase == "running" or rules.mends_while_ending
+        yield (
+            f"a QP of rank {i} dies",
+            state._replace(phase="halted") if mended else _with(state, i, status="cut"),
+        )
     dead = sum(rank.status == "dead" for rank in state.ranks)
     if live and dead < rules.deaths and state.phase == "running":
         yield f"rank {i} dies", _with(state, i, status="dead")._replace(phase="ending")
@@ -254,7 +264,7 @@ def _finish(state: State, rules: Rules) -> Iterator[tuple[str, State]]:
     delivered = all(rank.landed == state.completed and rank.drained == rank.landed for rank in live)
     if delivered or not rules.delivers_before_ending:
         returned = max(rank.drained for rank in state.ranks)
-        if any(rank.drained < returned for rank in live):
+        if any(rank.drained < returned for rank in state.ranks if rank in live or rank.status == "cut"):
             raise Violated(f"round {returned - 1} was returned by one rank and is void for a live one")
         yield "the job has ended", state._replace(phase="ended")
 

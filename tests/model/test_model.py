@@ -30,6 +30,7 @@ def test_two_deaths_of_queue_pairs_and_two_of_ranks():
         ({"posts_after_drained": False}, "has not drained"),
         ({"waits_for_held": False}, "is sent from a slot"),
         ({"delivers_before_ending": False}, "is void for a live one"),
+        ({"mends_while_ending": False}, "is void for a live one"),
         ({"voids_incomplete": False}, "counted twice"),
     ],
 )
