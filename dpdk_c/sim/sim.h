@@ -86,10 +86,13 @@ enum sim_standing {
 _Static_assert(SIM_JOBS *SIM_RANKS *SIM_POOLS <= 1 << SIM_PLACE_BITS, "every queue has a place");
 
 /* One direction of a worker's link. Written by sim_network.c and sim_faults.c. */
+#define SIM_SAID_MAX 16
 struct sim_link {
     uint64_t last_arrival_ns;
     uint64_t hole_from_ns, hole_to_ns;
-    uint64_t control_ns;      /* the control connection's last delivery: it keeps order */
+    uint64_t control_ns;         /* the control connection's last delivery: it keeps order */
+    uint64_t said[SIM_SAID_MAX]; /* ring of what has been said on it and not been heard, in order */
+    uint32_t said_first, said_count;
     struct sim_frame *old[4]; /* frames that may come again as ghosts */
     uint32_t olds;
 };
@@ -295,6 +298,7 @@ enum sim_telling {
     SIM_TELL_ENDED,
     SIM_TELL_LEFT
 };
+void sim_wire_open(struct sim_worker *worker); /* a new life's connection: nothing has been said */
 void sim_wire_tell(struct sim *sim, struct sim_worker *worker, enum sim_telling message, uint32_t value);
 void sim_wire_ask(struct sim *sim, struct sim_worker *worker, enum sim_asking message);
 void sim_wire_cut(struct sim *sim, struct sim_worker *worker, bool at_appliance, bool at_worker);

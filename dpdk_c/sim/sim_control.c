@@ -56,8 +56,10 @@ void sim_control_begin_life(struct sim *sim, struct sim_job *job)
     spec.stats = &job->stats;
     job->handle = sim_appliance_new_job(sim, &spec, &job->handle_bytes);
     sim_appliance_command(sim, &(struct psc_command){.kind = PSC_CMD_ATTACH, .job = job->handle});
-    for (uint32_t rank = 0; rank < job->plan->ranks; rank++)
+    for (uint32_t rank = 0; rank < job->plan->ranks; rank++) {
+        sim_wire_open(&job->workers[rank]);
         welcome(sim, &job->workers[rank]);
+    }
     sim_epochs_offer(sim, job, (1u << job->plan->ranks) - 1);
     sim->tally.lives++;
 }

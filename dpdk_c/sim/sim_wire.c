@@ -1,6 +1,8 @@
 /* sim/: the control connections: reliable and in order, delivered late while a path is dead, and cut when it
  * is dead for too long. And the worker's end of them: what its process does with the appliance's words, and
  * how long it waits for one. */
+#include <stdlib.h>
+
 #include "sim.h"
 
 #define VERDICT_NS  SIM_SECOND       /* a queue pair that failed before the first ready */
@@ -29,6 +31,31 @@ static uint64_t delivery_ns(struct sim *sim, struct sim_link *link)
     if (at_ns <= link->control_ns)
         at_ns = link->control_ns + 1;
     return link->control_ns = at_ns;
+}
+
+/* Whoever stands still when a message comes hears it later, and then what came first is still heard first. */
+static void say(struct sim *sim, struct sim_link *link, sim_happening *reach, struct sim_worker *worker,
+                uint64_t number)
+{
+    uint64_t at_ns = delivery_ns(sim, link);
+
+    if (at_ns == SIM_FOREVER)
+        return;
+    if (link->said_count == SIM_SAID_MAX)
+        abort(); /* each end waits for the other's answer: so many are never on their way */
+    link->said[(link->said_first + link->said_count++) % SIM_SAID_MAX] = number;
+    sim_agenda_add(&sim->agenda, at_ns, reach, worker, number);
+}
+
+static uint64_t next_said(struct sim_link *link)
+{
+    link->said_count--;
+    return link->said[link->said_first++ % SIM_SAID_MAX];
+}
+
+void sim_wire_open(struct sim_worker *worker)
+{
+    worker->to_appliance.said_count = worker->from_appliance.said_count = 0;
 }
 
 /* ---- To the worker ---- */
@@ -66,45 +93,62 @@ static void reach_worker(struct sim *sim, void *subject, uint64_t number)
     struct sim_worker *worker = subject;
     uint64_t stopped_ns = sim_worker_stopped_ns(worker);
 
-    if (!of_this_life(worker, number) || !sim_worker_lives(worker))
+    if (!of_this_life(worker, number))
         return;
-    if (sim->now_ns < stopped_ns)
+    if (sim_worker_lives(worker) && sim->now_ns < stopped_ns) {
         sim_agenda_add(&sim->agenda, stopped_ns, reach_worker, worker, number);
-    else
+        return;
+    }
+    number = next_said(&worker->from_appliance);
+    if (sim_worker_lives(worker))
         hear(sim, worker, (enum sim_telling)(number >> 16 & 0xffff), number & 0xffff);
 }
 
 void sim_wire_tell(struct sim *sim, struct sim_worker *worker, enum sim_telling message, uint32_t value)
 {
-    uint64_t at_ns = delivery_ns(sim, &worker->from_appliance);
-
-    if (at_ns != SIM_FOREVER)
-        sim_agenda_add(&sim->agenda, at_ns, reach_worker, worker, pack(worker->job, message, value));
+    say(sim, &worker->from_appliance, reach_worker, worker, pack(worker->job, message, value));
 }
 
 /* ---- To the appliance ---- */
+
+static void appliance_hears(struct sim *sim, struct sim_worker *worker, enum sim_asking message)
+{
+    sim_trace_note(&sim->trace, sim->now_ns, worker->job->index, worker->rank, SIM_NOBODY, SIM_STEP_ASKS,
+                   message, worker->job->life);
+    sim_control_heard(sim, worker, message);
+}
 
 static void reach_appliance(struct sim *sim, void *subject, uint64_t number)
 {
     struct sim_worker *worker = subject;
 
-    if (!of_this_life(worker, number) || !sim->appliance.lane)
+    if (!of_this_life(worker, number))
         return;
-    if (sim->now_ns < sim->appliance.paused_until_ns) {
+    if (sim->appliance.lane && sim->now_ns < sim->appliance.paused_until_ns) {
         sim_agenda_add(&sim->agenda, sim->appliance.paused_until_ns, reach_appliance, worker, number);
         return;
     }
-    sim_trace_note(&sim->trace, sim->now_ns, worker->job->index, worker->rank, SIM_NOBODY, SIM_STEP_ASKS,
-                   number >> 16 & 0xffff, worker->job->life);
-    sim_control_heard(sim, worker, (enum sim_asking)(number >> 16 & 0xffff));
+    number = next_said(&worker->to_appliance);
+    if (sim->appliance.lane)
+        appliance_hears(sim, worker, (enum sim_asking)(number >> 16 & 0xffff));
 }
 
 void sim_wire_ask(struct sim *sim, struct sim_worker *worker, enum sim_asking message)
 {
-    uint64_t at_ns = delivery_ns(sim, &worker->to_appliance);
+    say(sim, &worker->to_appliance, reach_appliance, worker, pack(worker->job, message, 0));
+}
 
-    if (at_ns != SIM_FOREVER)
-        sim_agenda_add(&sim->agenda, at_ns, reach_appliance, worker, pack(worker->job, message, 0));
+/* What was on its way is lost with the connection. */
+static void lose_worker(struct sim *sim, void *subject, uint64_t number)
+{
+    struct sim_worker *worker = subject;
+
+    if (!of_this_life(worker, number) || !sim->appliance.lane)
+        return;
+    if (sim->now_ns < sim->appliance.paused_until_ns)
+        sim_agenda_add(&sim->agenda, sim->appliance.paused_until_ns, lose_worker, worker, number);
+    else
+        appliance_hears(sim, worker, SIM_ASK_CLOSED);
 }
 
 static void lose_appliance(struct sim *sim, void *subject, uint64_t number)
@@ -121,7 +165,7 @@ static void lose_appliance(struct sim *sim, void *subject, uint64_t number)
 void sim_wire_cut(struct sim *sim, struct sim_worker *worker, bool at_appliance, bool at_worker)
 {
     if (at_appliance)
-        sim_after(sim, sim_up_to(sim, SIM_MS), reach_appliance, worker, pack(worker->job, SIM_ASK_CLOSED, 0));
+        sim_after(sim, sim_up_to(sim, SIM_MS), lose_worker, worker, pack(worker->job, 0, 0));
     if (!at_worker)
         return;
     worker->cut_off = true;
