@@ -15,13 +15,23 @@ BUILD := $(CURDIR)/build
 MESON_DIR := $(BUILD)/dpdk_c
 FAULT_DIR := $(BUILD)/dpdk_c-$(FAULT)
 SANITIZE_DIR := $(BUILD)/dpdk_c-sanitize
+THREADS_DIR := $(BUILD)/dpdk_c-tsan
 FUZZ_DIR := $(BUILD)/dpdk_c-fuzz
 KERNELS := client/kernels
 STRICT := -std=c11 -ffp-contract=off -Wall -Wextra -Wconversion -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Werror
 SECONDS := 60
+# Another number is another fuzzing run, and the same number the same one, as far as the time goes; 0: a new one.
+FUZZ_SEED ?= 0
 BIN := $(BUILD)/venv/bin
 DISTRIBUTIONS := client monitoring appliance
 PYTEST := $(BIN)/python -m pytest
+# Limits for what hangs, not for a machine that is busy or a mirror that is late.
+MESON_TEST := meson test --print-errorlogs --timeout-multiplier 20
+APT_GET := apt-get -q -o Acquire::Retries=5 -o DPkg::Lock::Timeout=600
+export PIP_RETRIES ?= 10
+export PIP_DEFAULT_TIMEOUT ?= 60
+# $(FIGURES) TARGET COMMAND fails unless the command has filled the target's keys of build/faults/summary.json.
+FIGURES := $(BIN)/python -m tests.summary
 SEEDS ?= 10000
 
 # What an installed distribution is made from, beyond the Python files that it is linked to.
@@ -47,8 +57,8 @@ $(BUILD)/.packages: .ci/packages-apt.txt
 	        echo "Debian packages are missing; as root: apt-get install$$missing" >&2
 	        exit 1
 	    fi
-	    apt-get update -q
-	    DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends $$missing
+	    $(APT_GET) update
+	    DEBIAN_FRONTEND=noninteractive $(APT_GET) install -y --no-install-recommends $$missing
 	fi
 	touch $@
 
@@ -80,7 +90,7 @@ test: test-c ## Everything: C unit tests, then all pytest suites (soft-RoCE nati
 
 .PHONY: test-c
 test-c: build ## C unit tests (meson test, cmocka)
-	@meson test -C $(MESON_DIR) --print-errorlogs
+	@$(MESON_TEST) -C $(MESON_DIR)
 
 .PHONY: test-protocol
 test-protocol: build ## Frames in, frames out: the core without DPDK
@@ -88,14 +98,14 @@ test-protocol: build ## Frames in, frames out: the core without DPDK
 
 .PHONY: malformed
 malformed: build ## Malformed frames: every field, opcode, length and state; figures in build/faults/summary.json
-	@$(PYTEST) tests/malformed
+	@$(FIGURES) malformed $(PYTEST) tests/malformed
 
 .PHONY: fuzz
 fuzz: build ## Fuzz parser, lane and control plane for SECONDS=60 in all; figures in build/faults/summary.json
 	@[ -f $(FUZZ_DIR)/build.ninja ] || CC=clang-14 meson setup $(FUZZ_DIR) dpdk_c -Dfuzz=true \
 	    -Ddpdk=disabled -Db_sanitize=address,undefined -Db_lundef=false -Doptimization=2
 	ninja -C $(FUZZ_DIR)
-	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --binaries $(FUZZ_DIR)/fuzz
+	$(FIGURES) fuzz $(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed $(FUZZ_SEED) --binaries $(FUZZ_DIR)/fuzz
 
 .PHONY: test-softroce
 test-softroce: build ## Real RoCE, real DPDK, in one visit to the bench
@@ -103,11 +113,11 @@ test-softroce: build ## Real RoCE, real DPDK, in one visit to the bench
 
 .PHONY: softroce-faults
 softroce-faults: build ## The whole table of faults over soft-RoCE; figures in build/faults/summary.json
-	@$(PYTEST) tests/softroce/test_faults.py -m 'long or not long'
+	@$(FIGURES) softroce-faults $(PYTEST) tests/softroce/test_faults.py -m 'long or not long'
 
 .PHONY: perftest
 perftest: build ## perftest's ib_write_bw and ib_write_lat against our queue pairs; figures in build/faults/summary.json
-	@$(PYTEST) tests/perftest tests/softroce/test_perftest.py -m 'long or not long'
+	@$(FIGURES) perftest $(PYTEST) tests/perftest tests/softroce/test_perftest.py -m 'long or not long'
 
 # SEED=42: one run's trace. SEEDS=100000: so many runs. A violated rule fails either.
 .PHONY: sim
@@ -115,24 +125,36 @@ sim: build ## A rack in one process with every fault: SEEDS=10000 runs, or the t
 ifdef SEED
 	@$(MESON_DIR)/sim/psc_sim --trace $(SEED)
 else
-	@$(BIN)/python -m tests.sim --seeds $(SEEDS)
+	@$(FIGURES) sim $(BIN)/python -m tests.sim --seeds $(SEEDS)
 endif
 
 .PHONY: sim-long
 sim-long: build ## A million seeds; goes on where it was interrupted, while the commit is the same
-	@$(BIN)/python -m tests.sim --seeds 1000000 --resume $(BUILD)/faults/sim-long.json
+	@$(FIGURES) sim $(BIN)/python -m tests.sim --seeds 1000000 --resume $(BUILD)/faults/sim-long.json
+
+.PHONY: mutants
+mutants: build ## Planted faults of the data plane, each of which some suite must catch; report in build/faults/mutants.json
+	@$(FIGURES) mutants $(BIN)/python -m tests.mutants
+
+# ThreadSanitizer: only ctl/, io/ and what lanes share with them have more than one thread. DPDK must be there.
+.PHONY: sanitize-threads
+sanitize-threads: build ## A polling lane and a control thread beside it under ThreadSanitizer
+	@[ -f $(THREADS_DIR)/build.ninja ] || meson setup $(THREADS_DIR) dpdk_c -Db_sanitize=thread -Db_lundef=false
+	ninja -C $(THREADS_DIR) tests/test_ctl
+	export TSAN_OPTIONS=halt_on_error=1:suppressions=$(CURDIR)/dpdk_c/tests/tsan.supp
+	meson test -C $(THREADS_DIR) --no-rebuild --print-errorlogs ctl
 
 .PHONY: numerics
 numerics: build ## Accuracy of the codecs: docs/numerics.*, build/numerics/summary.json; fails where a bound is missed
 	@$(BIN)/python -m tests.numerics
 
 .PHONY: sanitize
-sanitize: build ## C unit, protocol and malformed tests, kernels and simulated racks under AddressSanitizer and UndefinedBehaviorSanitizer
+sanitize: build sanitize-threads ## C unit, protocol and malformed tests, kernels and simulated racks under AddressSanitizer and UndefinedBehaviorSanitizer; threads too
 	@[ -f $(SANITIZE_DIR)/build.ninja ] || meson setup $(SANITIZE_DIR) dpdk_c \
 	    -Ddpdk=disabled -Db_sanitize=address,undefined -Db_lundef=false
 	ninja -C $(SANITIZE_DIR)
 	export ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
-	meson test -C $(SANITIZE_DIR) --print-errorlogs
+	$(MESON_TEST) -C $(SANITIZE_DIR)
 	LD_PRELOAD=$$(gcc -print-file-name=libasan.so) PSC_CORE_TEST_LIB=$(SANITIZE_DIR)/libpsc_core_test.so $(PYTEST) tests/protocol tests/malformed
 	gcc $(STRICT) -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -I$(KERNELS) -o $(SANITIZE_DIR)/test_exact \
 	    $(KERNELS)/*.c $(KERNELS)/tests/test_exact.c -lm

@@ -77,12 +77,13 @@ bool psc_job_resume(struct psc_lane *lane, struct psc_job *job)
     return true;
 }
 
-/* QPs of the dead are in ERR like all QPs of a halted job: nobody is owed anything through them. */
+/* QPs of the dead are in ERR: nobody is owed anything through them. A halted job owes its results through QPs
+ * that are not there yet: it stays halted, and the FAULT that has crossed the command is the answer. */
 bool psc_job_end(struct psc_lane *lane, struct psc_job *job, uint64_t dead_ranks)
 {
     if (!psc_job_attached(job))
         return false;
-    if (job->state == PSC_JOB_ENDED)
+    if (job->state == PSC_JOB_ENDED || job->state == PSC_JOB_HALTED)
         return true;
     if (job->state == PSC_JOB_RUNNING)
         psc_count_fault(job);

@@ -143,7 +143,8 @@ enum psc_command_kind {
      * complete results are still delivered to the others, after a RESUME also to those that CONNECT names
      * later. Answered by ENDED, once: when every rank that is neither dead nor left has acknowledged every
      * complete result or its QP is cut off, by HALT or by what would be a FAULT in a running job. After END
-     * no FAULT, WAITING or LEFT is told. In a halted job no QP works: ENDED comes at once. Nothing times a
+     * no FAULT, WAITING or LEFT is told. Halted: nothing happens, FAULT has crossed it on its way and is the
+     * answer: some rank may lack a complete result, so RESUME, and then END again. Nothing times a
      * rank that is not connected or not probed: if it stays away, END names it, or DETACH ends the waiting.
      */
     PSC_CMD_END,

@@ -242,15 +242,11 @@ enum psc_ctl_code psc_ctl_job_resume(uint32_t job, uint32_t epoch, struct psc_ct
 enum psc_ctl_code psc_ctl_job_end(uint32_t job, uint64_t dead_ranks)
 {
     struct psc_command end = {.kind = PSC_CMD_END, .ranks = dead_ranks};
-    struct psc_ctl_entry *entry = psc_ctl_find(job);
-    enum psc_ctl_code code;
+    const struct psc_ctl_entry *entry = psc_ctl_find(job);
 
     if (entry == NULL)
         return PSC_CTL_NO_JOB;
-    code = command(entry, &end);
-    entry->ending = entry->ending || code == PSC_CTL_OK;
-    entry->halted = entry->halted && !entry->ending;
-    return code;
+    return entry->halted ? PSC_CTL_STATE : command(entry, &end);
 }
 
 enum psc_ctl_code psc_ctl_rank_leave(uint32_t job, uint32_t rank, const uint32_t *received)
@@ -316,7 +312,7 @@ int psc_ctl_next_event(struct psc_ctl_event *event)
                                .got = from.rejected ? from.rejected_kind : from.event.got};
     memcpy(event->complete, from.event.complete, sizeof event->complete);
     if (event->kind == PSC_CTL_EVENT_FAULT)
-        entry->halted = !entry->ending;
+        entry->halted = true;
     if (event->kind == PSC_CTL_EVENT_DETACHED ||
         (event->kind == PSC_CTL_EVENT_REJECTED && event->got == PSC_CMD_ATTACH))
         psc_ctl_entry_free(entry);

@@ -21,7 +21,7 @@ enum psc_ctl_code {
     PSC_CTL_MEMORY = 6,        /* not enough memory for buffers, or for a job's slots */
     PSC_CTL_STATS_FILE = 7,    /* the statistics segment cannot be made */
     PSC_CTL_STATE = 8,         /* already started, or not started (EAL starts once per process), or a job that
-                                  cannot be resumed now */
+                                  cannot be resumed, or ended, now */
     PSC_CTL_TOO_MANY_JOBS = 9, /* every job entry or statistics row is a living job's */
     PSC_CTL_NO_QPN = 10,       /* the lane's QPNs are in use or in quarantine */
     PSC_CTL_NO_JOB = 11,       /* not an open job */
@@ -187,9 +187,10 @@ enum psc_ctl_code psc_ctl_job_halt(uint32_t job, uint32_t rank, uint32_t fault);
  * has not left. Nothing is changed unless it returns PSC_CTL_OK. */
 enum psc_ctl_code psc_ctl_job_resume(uint32_t job, uint32_t epoch, struct psc_ctl_qp *qps);
 /* No more rounds; bit per rank in `dead_ranks`. Results of complete rounds are still delivered to the others,
- * also to those that psc_ctl_qp_connect names later if the job has been resumed. Answered by ENDED, once; a
- * FAULT that was told before may be read first. A rank that is not connected or does not probe is waited for
- * without end: call again with the ranks that have died meanwhile, or close the job. */
+ * also to those that psc_ctl_qp_connect names later if the job has been resumed. Answered by ENDED, once; or
+ * by a FAULT that was under way: then it has done nothing, and psc_ctl_job_resume must come before it, as
+ * always once FAULT has been read (else PSC_CTL_STATE). A rank that is not connected or does not probe is
+ * waited for without end: call again with the ranks that have died meanwhile, or close the job. */
 enum psc_ctl_code psc_ctl_job_end(uint32_t job, uint64_t dead_ranks);
 /* received[pool]: rounds whose result the rank has. Answered by LEFT, or after psc_ctl_job_end by ENDED. */
 enum psc_ctl_code psc_ctl_rank_leave(uint32_t job, uint32_t rank, const uint32_t *received);

@@ -23,8 +23,7 @@ struct psc_ctl_entry {
     uint32_t lane;
     uint32_t world_size;
     uint32_t pool_count;
-    bool halted;  /* FAULT has been read, and neither RESUME nor END has followed */
-    bool ending;  /* END is on its way: no RESUME may follow it */
+    bool halted;  /* FAULT has been read, and no RESUME has followed */
     bool closing; /* DETACH is on its way: no command may follow it */
 };
 

@@ -59,13 +59,21 @@ struct psc_io *psc_io_start(const struct psc_io_config *config, struct psc_lane_
     return io;
 }
 
+/* EAL must not be cleaned up, nor a job freed, while a lane polls. EAL knows when one has returned, but what
+ * the lane has written becomes ours, in the language's terms, by its own last store. */
+static void join_lanes(struct psc_io *io)
+{
+    rte_eal_mp_wait_lcore();
+    for (uint32_t i = 0; i < io->lane_count; i++)
+        (void)__atomic_load_n(&io->lanes[i].ended, __ATOMIC_ACQUIRE);
+}
+
 void psc_io_stop(struct psc_io *io)
 {
     for (uint32_t i = 0; i < io->lane_count; i++)
         __atomic_store_n(&io->lanes[i].stop, 1, __ATOMIC_RELEASE);
-    /* EAL must not be cleaned up, nor a job freed, while a lane polls. */
     if (io->running)
-        rte_eal_mp_wait_lcore();
+        join_lanes(io);
     io->running = false;
     for (uint32_t i = 0; i < io->port_count; i++)
         psc_io_port_close(&io->ports[i]);

@@ -175,6 +175,7 @@ int psc_io_lane_main(void *argument)
         if (!busy && lane->idle_sleep_us > 0)
             sleep_idle(lane);
     }
+    __atomic_store_n(&lane->ended, 1, __ATOMIC_RELEASE);
     return 0;
 }
 

@@ -76,6 +76,7 @@ struct psc_io_lane {
     /* Written by the control core. */
     uint32_t stop;
     /* Written by the lane. */
+    uint32_t ended; /* its last store: what it has written is whoever's acquires this */
     struct psc_io_tx tx;
     uint64_t next_housekeeping_ns;
 };

@@ -35,8 +35,9 @@ static int trace_one(uint64_t seed)
     struct sim_tally tally;
 
     sim_run(seed, true, &tally);
-    printf("\nseed %" PRIu64 ": %" PRIu64 " rounds summed, %" PRIu64 " void, hash %016" PRIx64 "\n", seed,
-           tally.rounds_summed, tally.rounds_void, tally.hash);
+    printf("\nseed %" PRIu64 ": %" PRIu64 " rounds summed, %" PRIu64 " void, %" PRIu64
+           " epochs resumed, hash %016" PRIx64 "\n",
+           seed, tally.rounds_summed, tally.rounds_void, tally.resumed, tally.hash);
     if (tally.rule == SIM_RULE_NONE)
         return 0;
     printf("VIOLATED: %s\n  %s\n", sim_rule_name[tally.rule], tally.text);

@@ -13,8 +13,16 @@
 struct sim_worker;
 struct sim_job;
 
-/* What a worker says on its control connection. */
-enum sim_asking { SIM_ASK_CONNECT, SIM_ASK_LEAVE, SIM_ASK_CLOSED };
+/* What a worker says on its control connection. AGAIN: another process of the rank joins, its host has not
+ * said that the first is gone. */
+enum sim_asking {
+    SIM_ASK_CONNECT,
+    SIM_ASK_BROKEN,
+    SIM_ASK_RESUME,
+    SIM_ASK_LEAVE,
+    SIM_ASK_AGAIN,
+    SIM_ASK_CLOSED
+};
 
 /* A frame under way. */
 struct sim_frame {
@@ -26,11 +34,13 @@ struct sim_frame {
     uint8_t data[];
 };
 
-/* What the oracle knows of one direction of a queue pair. Written by sim_oracle.c. */
+/* What the oracle knows of one direction of a queue pair, in one epoch. Written by sim_oracle.c. Packet 0 is
+ * the probe, packet p > 0 is packet base + p of the pool's program. */
 struct sim_stream {
     uint32_t start_psn;
-    uint32_t packets;  /* planned in this life, with the probe */
-    uint32_t newest;   /* packets from here on have never been seen */
+    uint32_t first_round; /* that it carries: out, the first void one; in, the first that the rank lacks */
+    uint32_t base;
+    uint32_t packets;  /* planned, with the probe */
     uint64_t *content; /* hash of what a packet carried when it was first sent; 0: not yet */
     bool *delivered;   /* it has reached the other end at least once, intact */
     uint32_t whole;    /* leading packets that have */
@@ -41,33 +51,39 @@ struct sim_queue {
     struct sim_worker *worker;
     uint32_t pool;
     struct sim_endpoint *endpoint; /* NULL: no queue pair */
-    uint32_t qpn, appliance_qpn;
+    /* of this epoch; sim_life_renew draws them */
+    uint32_t qpn, appliance_qpn;       /* 0: the lane no longer knows it */
     uint32_t start_psn, appliance_psn; /* of the worker's and of the appliance's requests */
     uint32_t rkey;
     uint64_t va_base;
     uint16_t udp_port;
-    uint8_t *contributions;              /* W slots */
-    struct sim_region region;            /* W results, and guards around them */
-    uint8_t *guarded;                    /* the whole allocation */
-    uint32_t posted, completed, drained; /* rounds */
     bool probe_completed;
-    uint64_t *arrived;         /* hash of a result when its immediate came, by round */
     struct sim_stream out, in; /* to the appliance; from it */
+    /* of this life */
+    uint8_t *contributions;   /* W slots */
+    struct sim_region region; /* W results, and guards around them */
+    uint8_t *guarded;         /* the whole allocation */
+    uint32_t stored;          /* rounds whose contribution has been made; the last W of them are kept */
+    uint32_t posted, completed, drained; /* rounds; an epoch's end takes `posted` back */
+    uint64_t *arrived;                   /* hash of a result when its immediate came, by round */
 };
 
 /* Where a worker's process stands in its job's life. */
 enum sim_standing {
-    SIM_ABSENT, /* no process, or not in this life */
-    SIM_JOINING,
+    SIM_ABSENT,  /* no process, or not in this life */
+    SIM_JOINING, /* a life, or an epoch */
     SIM_RUNNING,
+    SIM_HALTED, /* the epoch has ended: it has flushed, drained and said what it has */
     SIM_LEAVING,
     SIM_LEFT,
     SIM_ENDED,  /* told by the appliance: `error` is its fault */
     SIM_FAILED, /* found out by itself */
 };
 
-#define SIM_QPN_BASE 0x1000u /* the worker's queue pair with number n has QPN base + n */
-#define SIM_QUEUES   (SIM_JOBS * SIM_RANKS * SIM_POOLS * 4)
+/* A worker's QPN is base + n << bits | place: n counts queue pairs, the place says whose it is. */
+#define SIM_QPN_BASE   0x1000u
+#define SIM_PLACE_BITS 6
+_Static_assert(SIM_JOBS *SIM_RANKS *SIM_POOLS <= 1 << SIM_PLACE_BITS, "every queue has a place");
 
 /* One direction of a worker's link. Written by sim_network.c and sim_faults.c. */
 struct sim_link {
@@ -86,10 +102,14 @@ struct sim_worker {
     uint32_t error; /* enum psc_fault or enum sim_fault_of_control, when ENDED */
     bool cut_off;   /* a black hole, a freeze or a dead appliance: may find out by itself */
     bool wants_to_leave, abrupt;
-    bool blocked; /* the send queue was full */
+    bool blocked;    /* the send queue was full */
+    bool been_ready; /* in this life */
+    bool broken;     /* a queue pair of this epoch has failed */
+    bool excused;    /* when the life ended, nothing could be delivered to it */
     uint64_t frozen_until_ns, paused_until_ns;
-    uint64_t progress_ns;       /* last time anything moved for it */
-    uint64_t failed_ns;         /* when a queue pair failed; 0: none. A verdict may be on its way */
+    uint64_t disturbed_until_ns; /* a strike on it or its path lasts until then */
+    uint64_t progress_ns;        /* last time anything moved for it */
+    uint64_t fault_ns; /* when it knew that an epoch is over; 0: it is not. A verdict may be on its way */
     uint64_t step_ns, timer_ns; /* the planned entries; others are stale */
     struct sim_link to_appliance, from_appliance;
     struct sim_queue queues[SIM_POOLS];
@@ -100,6 +120,7 @@ struct sim_worker {
 enum sim_fault_of_control {
     SIM_FAULT_STRAGGLER = PSC_FAULT_COUNT,
     SIM_FAULT_JOIN_TIMEOUT,
+    SIM_FAULT_JOINED_AGAIN,
     SIM_FAULT_APPLIANCE_DIED, /* nobody says this: the ranks find out by themselves */
     SIM_FAULTS
 };
@@ -108,10 +129,24 @@ _Static_assert(SIM_FAULTS <= SIM_FAULT_KINDS, "a tally has room for every kind o
 enum sim_life_state {
     SIM_LIFE_NONE,    /* finished */
     SIM_LIFE_AWAITED, /* the next one is planned */
-    SIM_LIFE_FORMING,
+    SIM_LIFE_FORMING, /* its first epoch or a later one: queue pairs and probes are under way */
     SIM_LIFE_READY,
+    SIM_LIFE_RESUMING,   /* an epoch has ended: the ranks flush, drain and say what they have */
+    SIM_LIFE_DELIVERING, /* the job is over: complete results go to who lacks them */
     SIM_LIFE_ENDING,
     SIM_LIFE_GONE, /* the lane has let go; ranks may still be finding out */
+};
+
+/* Where a rank stands, as the appliance's control plane knows it. From LATE on it takes no part in epochs. */
+enum sim_member {
+    SIM_MEMBER_OFFERED,
+    SIM_MEMBER_CONNECTING,
+    SIM_MEMBER_READY, /* or being probed */
+    SIM_MEMBER_HALTED,
+    SIM_MEMBER_RESUMED,
+    SIM_MEMBER_LATE, /* has not drained in time, or another process has come in its place */
+    SIM_MEMBER_LEAVING,
+    SIM_MEMBER_GONE,
 };
 
 /* A job, through all its lives. */
@@ -128,20 +163,27 @@ struct sim_job {
     struct sim_round *rounds[SIM_POOLS];
     uint32_t *sums[SIM_POOLS];      /* expected results of the last rounds asked for */
     uint32_t *sum_round[SIM_POOLS]; /* which; UINT32_MAX: none */
-    uint32_t fault;
-    uint32_t complete[SIM_POOLS]; /* rounds, as the lane said when it ended the life by a fault of its own */
-    bool told_complete;
-    bool tampered; /* what nobody can see has happened: sums may be wrong */
+    bool silent;                    /* the lane has said that it sends nothing more for now */
+    bool still;                     /* it executes nothing more, since FAULT or END */
+    uint64_t executed_bytes;        /* of contributions, then */
+    uint32_t dead;                  /* bit per rank: the lane has been told that nothing reaches it */
+    bool tampered;                  /* what nobody can see has happened: sums may be wrong */
     bool mismatched;
     uint32_t mismatch_pool, mismatch_round, mismatch_rank, mismatch_kind;
-    bool left_early;
+    bool left_early, joined_again;
+    struct psc_job_stats stats;
+    /* what the appliance's control plane knows of it */
+    uint32_t epoch, queue_pairs; /* queue pairs: all lives' */
+    uint32_t fault;              /* why the job cannot go on; 0: it can */
+    uint32_t halted_by;          /* what ended the last epoch */
+    enum sim_member member[SIM_RANKS];
     uint32_t connected[SIM_RANKS], probed[SIM_RANKS]; /* pools */
-    uint32_t present,
-        leaving; /* bit per rank: the appliance's control plane holds its connection; it has said leave */
-    uint64_t begun_ns;
+    uint32_t received[SIM_RANKS][SIM_POOLS];          /* rounds, as the rank said when it resumed */
+    uint32_t complete[SIM_POOLS];                     /* rounds, as the lane said when the last epoch ended */
+    uint64_t begun_ns, ready_ns;                      /* ready: the last epoch; 0: none ever was */
+    uint64_t halted_ns, drain_by_ns, deadline_ns;     /* of the fault that is being dealt with */
     uint64_t waiting_ns; /* since when the control plane knows of a wait; 0: none */
     uint64_t rounds_then;
-    struct psc_job_stats stats;
 };
 
 /* One frame that the port has been lent. */
@@ -157,7 +199,9 @@ struct sim_appliance {
     struct psc_lane_stats stats;
     uint64_t skew_ns; /* its clock runs this far ahead */
     uint64_t paused_until_ns, stalled_until_ns, lagging_until_ns, short_until_ns;
-    uint64_t poll_ns; /* the planned turn; others are stale */
+    uint64_t disturbed_until_ns; /* the last of these */
+    uint64_t event_ns;           /* when the control plane hears the last event that was made */
+    uint64_t poll_ns;            /* the planned turn; others are stale */
     struct sim_frame **rx;
     uint32_t rx_count;
     struct sim_lent *port;
@@ -178,11 +222,10 @@ struct sim {
     struct sim_tally tally;
     struct sim_appliance appliance;
     struct sim_job jobs[SIM_JOBS];
-    uint64_t frames;                      /* sent so far */
-    uint32_t struck;                      /* bit per strike that has been */
-    uint32_t next_qp;                     /* queue pairs made so far: their numbers differ */
-    struct sim_queue *queues[SIM_QUEUES]; /* by number */
-    struct sim_block *blocks;             /* allocated by sim_alloc */
+    uint64_t frames;          /* sent so far */
+    uint32_t struck;          /* bit per strike that has been */
+    uint32_t next_qp;         /* queue pairs made so far: their numbers differ */
+    struct sim_block *blocks; /* allocated by sim_alloc */
     bool over;
 };
 
@@ -232,26 +275,54 @@ void sim_control_heard(struct sim *sim, struct sim_worker *worker, enum sim_aski
 void sim_control_event(struct sim *sim, const struct psc_event *event);
 void sim_control_judge(struct sim *sim, struct sim_job *job); /* its clocks */
 
+/* sim_epochs.c: how a life's epochs begin and end. */
+void sim_epochs_offer(struct sim *sim, struct sim_job *job, uint32_t ranks);
+void sim_epochs_ready_when_probed(struct sim *sim, struct sim_job *job);
+void sim_epochs_halted(struct sim *sim, struct sim_job *job, const struct psc_event *event);
+void sim_epochs_resume(struct sim *sim, struct sim_worker *worker);
+void sim_epochs_left(struct sim *sim, struct sim_job *job);
+void sim_epochs_end(struct sim *sim, struct sim_job *job, uint32_t fault);
+void sim_epochs_delivered(struct sim *sim, struct sim_job *job, const struct psc_event *event);
+void sim_epochs_close(struct sim *sim, struct sim_job *job);
+void sim_epochs_judge(struct sim *sim, struct sim_job *job); /* its clocks */
+bool sim_epochs_present(const struct sim_job *job);
+
 /* sim_wire.c: the control connections themselves: reliable, ordered, and cut when a path is dead too long. */
-enum sim_telling { SIM_TELL_OFFER, SIM_TELL_CONNECTED, SIM_TELL_READY, SIM_TELL_ENDED, SIM_TELL_LEFT };
+enum sim_telling {
+    SIM_TELL_OFFER,
+    SIM_TELL_CONNECTED,
+    SIM_TELL_READY,
+    SIM_TELL_HALTED,
+    SIM_TELL_ENDED,
+    SIM_TELL_LEFT
+};
 void sim_wire_tell(struct sim *sim, struct sim_worker *worker, enum sim_telling message, uint32_t value);
 void sim_wire_ask(struct sim *sim, struct sim_worker *worker, enum sim_asking message);
 void sim_wire_cut(struct sim *sim, struct sim_worker *worker, bool at_appliance, bool at_worker);
 void sim_wire_judge(struct sim *sim, struct sim_worker *worker); /* the worker's clocks */
 
-/* sim_life.c: what a life of a job is made of. */
+/* sim_life.c: what a life of a job, and an epoch of it, are made of. */
 void sim_life_make(struct sim *sim, struct sim_job *job);
-void sim_life_free(struct sim *sim, struct sim_job *job);
+void sim_life_renew(struct sim *sim, struct sim_worker *worker); /* new queue pairs */
+struct sim_queue *sim_life_queue(struct sim *sim, uint32_t qpn); /* of the worker's; NULL: nobody's */
+void sim_life_free(struct sim_job *job);
 void sim_life_spec(const struct sim_job *job, struct psc_job_spec *spec);
 void sim_life_qp(const struct sim_queue *queue, struct psc_qp_spec *spec);
 
+/* sim_nic.c */
+void sim_nic_receive(struct sim *sim, struct sim_frame *frame);
+void sim_nic_pump(struct sim *sim, struct sim_worker *worker);
+/* The NIC gives up on a queue pair, and the process learns of it so much later. False: there is none. */
+bool sim_nic_break(struct sim *sim, struct sim_worker *worker, uint32_t pool, uint64_t unheard_ns);
+
 /* sim_worker.c */
+void sim_worker_say_broken(struct sim *sim, void *worker, uint64_t life);
 void sim_worker_connect(struct sim_worker *worker);
 void sim_worker_probe(struct sim *sim, struct sim_worker *worker);
 void sim_worker_go(struct sim *sim, struct sim_worker *worker);
+void sim_worker_halt(struct sim *sim, struct sim_worker *worker);
+uint64_t sim_worker_stopped_ns(const struct sim_worker *worker); /* its process does nothing before */
 void sim_worker_end(struct sim *sim, struct sim_worker *worker, enum sim_standing standing, uint32_t error);
-void sim_worker_receive(struct sim *sim, struct sim_frame *frame);
-void sim_worker_pump(struct sim *sim, struct sim_worker *worker);
 void sim_worker_step_soon(struct sim *sim, struct sim_worker *worker, uint64_t delay_ns);
 bool sim_worker_lives(const struct sim_worker *worker);
 
@@ -266,13 +337,18 @@ void sim_oracle_delivered(struct sim *sim, const struct sim_frame *frame);
 void sim_oracle_emitted(struct sim *sim, const struct psc_emit *emit);
 void sim_oracle_completed(struct sim *sim, struct sim_queue *queue, uint32_t imm);
 void sim_oracle_drained(struct sim *sim, struct sim_queue *queue);
-void sim_oracle_left(struct sim *sim, struct sim_job *job, const struct psc_event *event);
+void sim_oracle_event(struct sim *sim, const struct psc_event *event);
+void sim_oracle_stop(struct sim_job *job);                     /* nothing is executed from here on ... */
+void sim_oracle_stopped(struct sim *sim, struct sim_job *job); /* ... until here */
 void sim_oracle_guards(struct sim *sim, const struct sim_queue *queue);
 const uint32_t *sim_oracle_sum(struct sim_job *job, uint32_t pool, uint32_t round);
 void sim_verdict_of_life(struct sim *sim, struct sim_job *job);
+void sim_verdict_of_fault(struct sim *sim, const struct sim_job *job, uint32_t fault);
 
 /* sim_peek.c: the one file that looks inside the lane. */
 bool sim_peek_position(const struct sim *sim, uint32_t qpn, struct sim_position *position);
+/* The lane has tried as often, or for as long, as it may to reach the rank. */
+bool sim_peek_exhausted(const struct sim *sim, const struct psc_job *job, uint32_t rank);
 
 /* Fields of a frame as sent: untagged IPv4. */
 #define SIM_BTH 42u

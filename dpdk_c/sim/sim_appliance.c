@@ -55,6 +55,7 @@ void sim_appliance_start(struct sim *sim)
         .waiting_event_ns = plan->waiting_ns};
 
     appliance->generation++;
+    appliance->event_ns = 0;
     appliance->stats = (struct psc_lane_stats){0};
     appliance->lane = psc_lane_new(&config, &memory, &appliance->stats);
     if (!appliance->rx) {
@@ -97,19 +98,53 @@ struct psc_job *sim_appliance_new_job(struct sim *sim, const struct psc_job_spec
     return job;
 }
 
+/* An event on its way from the lane's core to the control core. */
+struct passing {
+    uint32_t generation;
+    struct psc_event event;
+};
+
+static void reach_control(struct sim *sim, void *subject, uint64_t number)
+{
+    struct passing *passing = subject;
+    const struct sim_appliance *appliance = &sim->appliance;
+
+    if (appliance->lane && passing->generation == appliance->generation) {
+        if (sim->now_ns < appliance->paused_until_ns) {
+            sim_agenda_add(&sim->agenda, appliance->paused_until_ns, reach_control, passing, number);
+            return;
+        }
+        sim_control_event(sim, &passing->event);
+    }
+    sim_free(sim, passing);
+}
+
+/* The oracle hears at once what the control plane hears in order and a little later: commands and events
+ * cross. */
 static void hand_over_events(struct sim *sim)
 {
+    struct sim_appliance *appliance = &sim->appliance;
     struct psc_event event;
 
-    while (sim->appliance.lane && psc_lane_next_event(sim->appliance.lane, &event))
-        sim_control_event(sim, &event);
+    while (appliance->lane && psc_lane_next_event(appliance->lane, &event)) {
+        sim_oracle_event(sim, &event);
+        if (sim->plan.event_ns == 0) {
+            sim_control_event(sim, &event);
+            continue;
+        }
+        struct passing *passing = sim_alloc(sim, sizeof *passing);
+        *passing = (struct passing){.generation = appliance->generation, .event = event};
+        uint64_t at_ns = sim->now_ns + sim_up_to(sim, sim->plan.event_ns);
+        appliance->event_ns = at_ns > appliance->event_ns ? at_ns : appliance->event_ns;
+        sim_agenda_add(&sim->agenda, appliance->event_ns, reach_control, passing, 0);
+    }
 }
 
 bool sim_appliance_command(struct sim *sim, const struct psc_command *command)
 {
     bool done = psc_lane_apply(sim->appliance.lane, command, sim_appliance_now_ns(sim));
 
-    hand_over_events(sim); /* if it refuses, the reason may be a fault that nobody has read of yet */
+    hand_over_events(sim);
     sim_appliance_wake(sim, sim->now_ns);
     return done;
 }

@@ -17,6 +17,12 @@ static void cut_if_dead(struct sim *sim, void *subject, uint64_t life)
         sim_wire_cut(sim, worker, true, true);
 }
 
+static void disturb(uint64_t *until_ns, uint64_t end_ns)
+{
+    if (*until_ns < end_ns)
+        *until_ns = end_ns;
+}
+
 static void expect_cut(struct sim *sim, struct sim_worker *worker, uint64_t duration_ns)
 {
     worker->cut_off = true;
@@ -36,6 +42,15 @@ static uint64_t until(const struct sim *sim, uint64_t duration_ns)
     return duration_ns == SIM_FOREVER ? SIM_FOREVER : sim->now_ns + duration_ns;
 }
 
+/* A new process of the rank, started before the appliance has noticed that the old one is gone. */
+static void join_again(struct sim *sim, void *subject, uint64_t life)
+{
+    struct sim_worker *worker = subject;
+
+    if (life == worker->job->life)
+        sim_wire_ask(sim, worker, SIM_ASK_AGAIN);
+}
+
 static bool strike_worker(struct sim *sim, struct sim_worker *worker, const struct sim_strike *strike)
 {
     struct sim_link *link = sim_network_link(worker, strike->choice & 1);
@@ -44,19 +59,28 @@ static bool strike_worker(struct sim *sim, struct sim_worker *worker, const stru
     case SIM_HOLE:
         link->hole_from_ns = sim->now_ns;
         link->hole_to_ns = until(sim, strike->duration_ns);
+        disturb(&worker->disturbed_until_ns, link->hole_to_ns);
         expect_cut(sim, worker, strike->duration_ns);
         return true;
     case SIM_KILL:
         if (!sim_worker_lives(worker))
             return false;
         sim_worker_end(sim, worker, SIM_ABSENT, 0);
-        sim_wire_cut(sim, worker, true, false); /* its kernel closes the connection */
+        if (strike->choice & 1)
+            sim_wire_cut(sim, worker, true, false); /* its kernel closes the connection */
+        else
+            sim_after(sim, sim_up_to(sim, 100 * SIM_MS), join_again, worker, worker->job->life);
         return true;
     case SIM_PAUSE:
         worker->paused_until_ns = until(sim, strike->duration_ns);
+        disturb(&worker->disturbed_until_ns, worker->paused_until_ns);
         return true;
+    case SIM_BREAK: /* one in five is not noticed at once: the lane finds out, or the process in the end */
+        return sim_nic_break(sim, worker, strike->choice & 1,
+                             strike->choice >= 8 ? strike->duration_ns % (700 * SIM_MS) : 0);
     default: /* SIM_FREEZE */
         worker->frozen_until_ns = until(sim, strike->duration_ns);
+        disturb(&worker->disturbed_until_ns, worker->frozen_until_ns);
         expect_cut(sim, worker, strike->duration_ns);
         return true;
     }
@@ -93,6 +117,7 @@ static bool strike_appliance(struct sim *sim, const struct sim_strike *strike)
 
     if (!appliance->lane)
         return false;
+    disturb(&appliance->disturbed_until_ns, end_ns);
     switch (strike->trouble) {
     case SIM_APPLIANCE_KILL:
         sim_appliance_kill(sim);

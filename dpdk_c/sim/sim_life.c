@@ -1,5 +1,5 @@
-/* sim/: what one life of a job is made of: program, queue pairs with their numbers, buffers. Numbers are
- * drawn as the appliance's control plane draws them: random, and none twice. */
+/* sim/: what one life of a job is made of: program and buffers; and what each of its epochs has anew: queue
+ * pairs with their numbers, drawn as the appliance's control plane draws them: random, and none twice. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,34 +16,79 @@ static uint32_t draw_psn(struct sim *sim, const struct sim_job_plan *job, uint32
     return job->wraps ? (0 - (uint32_t)sim_between(&sim->random, 1, 1 + packets / 2)) & PSC_PSN_MASK : psn;
 }
 
-static void make_stream(struct sim_stream *stream, uint32_t start_psn, uint32_t packets)
+static void free_stream(struct sim_stream *stream)
 {
-    *stream = (struct sim_stream){.start_psn = start_psn, .packets = packets};
-    stream->content = calloc(packets, sizeof *stream->content);
-    stream->delivered = calloc(packets, sizeof *stream->delivered);
+    free(stream->content);
+    free(stream->delivered);
+    *stream = (struct sim_stream){0};
+}
+
+/* What is left of the pool's program from this round on. */
+static void make_stream(struct sim *sim, const struct sim_queue *queue, struct sim_stream *stream,
+                        uint32_t first_round)
+{
+    const struct sim_job *job = queue->worker->job;
+    const struct sim_round *rounds = job->rounds[queue->pool];
+    const struct sim_round *last = &rounds[job->plan->pools[queue->pool].rounds - 1];
+    uint32_t end = last->first_packet + last->packets;
+    uint32_t first = first_round > (uint32_t)(last - rounds) ? end : rounds[first_round].first_packet;
+
+    free_stream(stream);
+    *stream = (struct sim_stream){.first_round = first_round, .base = first - 1, .packets = end - first + 1};
+    stream->start_psn = draw_psn(sim, job->plan, stream->packets);
+    stream->content = calloc(stream->packets, sizeof *stream->content);
+    stream->delivered = calloc(stream->packets, sizeof *stream->delivered);
+}
+
+static uint32_t place_of(const struct sim_queue *queue)
+{
+    const struct sim_worker *worker = queue->worker;
+
+    return (worker->job->index * SIM_RANKS + worker->rank) * SIM_POOLS + queue->pool;
+}
+
+struct sim_queue *sim_life_queue(struct sim *sim, uint32_t qpn)
+{
+    uint32_t place = qpn & ((1u << SIM_PLACE_BITS) - 1);
+    uint32_t pool = place % SIM_POOLS, rank = place / SIM_POOLS % SIM_RANKS;
+    uint32_t job = place / SIM_POOLS / SIM_RANKS;
+    struct sim_queue *queue = job < SIM_JOBS ? &sim->jobs[job].workers[rank].queues[pool] : NULL;
+
+    return queue && qpn != 0 && queue->qpn == qpn ? queue : NULL;
+}
+
+static void renew_queue(struct sim *sim, struct sim_queue *queue)
+{
+    struct sim_worker *worker = queue->worker;
+    struct sim_job *job = worker->job;
+    uint32_t place = place_of(queue);
+
+    make_stream(sim, queue, &queue->out, job->complete[queue->pool]);
+    make_stream(sim, queue, &queue->in, job->received[worker->rank][queue->pool]);
+    queue->probe_completed = false;
+    queue->qpn = SIM_QPN_BASE + (sim->next_qp++ << SIM_PLACE_BITS | place);
+    /* The same place in the lane's table in every epoch, and another number for the next 1023: late frames of
+     * the epoch before meet a queue pair that is not theirs. */
+    uint32_t high = (uint32_t)(job->plan->salt + 331 * job->queue_pairs) & 1023;
+    queue->appliance_qpn = high << 14 | place << 4 | 3;
+    queue->start_psn = queue->out.start_psn;
+    queue->appliance_psn = queue->in.start_psn;
+    queue->rkey = (uint32_t)sim_draw(&sim->random);
+    queue->va_base = sim_draw(&sim->random) >> (64 - PSC_VA_BASE_BITS);
+    queue->udp_port = (uint16_t)(0xc000 | sim_below(&sim->random, 0x4000));
+}
+
+void sim_life_renew(struct sim *sim, struct sim_worker *worker)
+{
+    for (uint32_t p = 0; p < SIM_POOLS; p++)
+        renew_queue(sim, &worker->queues[p]);
 }
 
 static void make_queue(struct sim *sim, struct sim_job *job, struct sim_queue *queue)
 {
     const struct sim_pool_plan *pool = &job->plan->pools[queue->pool];
-    const struct sim_round *last = &job->rounds[queue->pool][pool->rounds - 1];
-    uint32_t packets = last->first_packet + last->packets, bytes = pool->window * pool->chunk_bytes;
-    uint32_t number = sim->next_qp++;
+    uint32_t bytes = pool->window * pool->chunk_bytes;
 
-    queue->posted = queue->completed = queue->drained = 0;
-    queue->probe_completed = false;
-    sim->queues[number] = queue;
-    queue->qpn = SIM_QPN_BASE + number;
-    /* The same place in the lane's table in every life, and another number: late frames of the life before
-     * meet a queue pair that is not theirs. */
-    uint32_t place = (job->index * SIM_RANKS + queue->worker->rank) * SIM_POOLS + queue->pool;
-    uint32_t high = (job->life * 331 + (uint32_t)sim_below(&sim->random, 331)) & 1023;
-    queue->appliance_qpn = high << 14 | place << 4 | 3;
-    queue->start_psn = draw_psn(sim, job->plan, packets);
-    queue->appliance_psn = draw_psn(sim, job->plan, packets);
-    queue->rkey = (uint32_t)sim_draw(&sim->random);
-    queue->va_base = sim_draw(&sim->random) >> (64 - PSC_VA_BASE_BITS);
-    queue->udp_port = (uint16_t)(0xc000 | sim_below(&sim->random, 0x4000));
     queue->contributions = calloc(1, bytes);
     queue->guarded = malloc(bytes + 2 * GUARD_BYTES);
     memset(queue->guarded, GUARD, bytes + 2 * GUARD_BYTES);
@@ -52,8 +97,6 @@ static void make_queue(struct sim *sim, struct sim_job *job, struct sim_queue *q
                                         .bytes = bytes,
                                         .rkey = (uint32_t)sim_draw(&sim->random)};
     queue->arrived = calloc(pool->rounds, sizeof *queue->arrived);
-    make_stream(&queue->out, queue->start_psn, packets);
-    make_stream(&queue->in, queue->appliance_psn, packets);
 }
 
 void sim_life_make(struct sim *sim, struct sim_job *job)
@@ -73,22 +116,19 @@ void sim_life_make(struct sim *sim, struct sim_job *job)
     }
 }
 
-static void free_queue(struct sim *sim, struct sim_queue *queue)
+static void free_queue(struct sim_queue *queue)
 {
-    sim->queues[queue->qpn - SIM_QPN_BASE] = NULL;
     if (queue->endpoint)
         queue->endpoint->ops->release(queue->endpoint);
     free(queue->contributions);
     free(queue->guarded);
     free(queue->arrived);
-    free(queue->out.content);
-    free(queue->out.delivered);
-    free(queue->in.content);
-    free(queue->in.delivered);
+    free_stream(&queue->out);
+    free_stream(&queue->in);
     *queue = (struct sim_queue){0};
 }
 
-void sim_life_free(struct sim *sim, struct sim_job *job)
+void sim_life_free(struct sim_job *job)
 {
     for (uint32_t p = 0; p < SIM_POOLS; p++) {
         free(job->rounds[p]);
@@ -97,7 +137,7 @@ void sim_life_free(struct sim *sim, struct sim_job *job)
         job->rounds[p] = NULL;
         job->sums[p] = job->sum_round[p] = NULL;
         for (uint32_t rank = 0; rank < job->plan->ranks; rank++)
-            free_queue(sim, &job->workers[rank].queues[p]);
+            free_queue(&job->workers[rank].queues[p]);
     }
 }
 
@@ -130,7 +170,8 @@ void sim_life_qp(const struct sim_queue *queue, struct psc_qp_spec *spec)
                                  .peer_qpn = queue->qpn,
                                  .peer_start_psn = queue->start_psn,
                                  .result_rkey = queue->region.rkey,
-                                 .result_va = queue->region.va};
+                                 .result_va = queue->region.va,
+                                 .received = queue->in.first_round};
     memcpy(spec->peer.b + 12, worker->ip, 4);
 }
 

@@ -47,7 +47,7 @@ static void arrive(struct sim *sim, void *subject, uint64_t number)
     if (frame->to_appliance)
         sim_appliance_receive(sim, frame);
     else
-        sim_worker_receive(sim, frame);
+        sim_nic_receive(sim, frame);
 }
 
 /* A ghost gets its PSN only now, from where the queue pair stands. */
@@ -66,7 +66,7 @@ static void haunt(struct sim *sim, void *subject, uint64_t unseeable)
     if (frame->to_appliance)
         sim_appliance_receive_first(sim, frame);
     else
-        sim_worker_receive(sim, frame);
+        sim_nic_receive(sim, frame);
 }
 
 /* Keeps a few old frames of a link, and now and then lets one of them come again. */

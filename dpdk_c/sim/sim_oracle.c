@@ -39,7 +39,7 @@ const uint32_t *sim_oracle_sum(struct sim_job *job, uint32_t pool, uint32_t roun
     return sum;
 }
 
-/* The round that a packet of a stream belongs to; packet 0 is the probe's. */
+/* The round that a packet of a pool's program belongs to; packet 0 is the probe's. */
 static uint32_t round_of(const struct sim_job *job, uint32_t pool, uint32_t packet)
 {
     uint32_t low = 0, high = job->plan->pools[pool].rounds;
@@ -73,7 +73,7 @@ void sim_oracle_sent(struct sim *sim, struct sim_queue *queue, const uint8_t *fr
         stream->content[packet] = content;
     /* A contribution whose result has come may be overwritten: a repetition then carries what it likes. */
     if (stream->content[packet] != content &&
-        (packet == 0 || round_of(queue->worker->job, queue->pool, packet) >= queue->drained))
+        (packet == 0 || round_of(queue->worker->job, queue->pool, stream->base + packet) >= queue->drained))
         sim_violation(sim, SIM_RULE_SAME_PSN, queue->worker, psn, "a contribution's packet has changed");
 }
 
@@ -162,7 +162,10 @@ static void check_whole(struct sim *sim, struct sim_queue *queue, uint32_t numbe
 
     for (uint32_t rank = 0; rank < job->plan->ranks; rank++) {
         const struct sim_queue *other = &job->workers[rank].queues[queue->pool];
-        if (other->posted <= number || other->out.whole < round->first_packet + round->packets)
+        if (number < other->out.first_round) /* it was whole in an earlier epoch */
+            continue;
+        if (other->posted <= number ||
+            other->out.base + other->out.whole < round->first_packet + round->packets)
             sim_violation(sim, SIM_RULE_WHOLE, queue->worker, psn,
                           "round %u of pool %u is published, the contribution of rank %u is not whole",
                           number, queue->pool, rank);
@@ -185,9 +188,9 @@ static void check_result(struct sim *sim, struct sim_queue *queue, const struct 
         sim_violation(sim, SIM_RULE_SAME_PSN, queue->worker, psn, "a packet beyond the last round");
         return;
     }
-    uint32_t number = round_of(job, queue->pool, packet);
+    uint32_t number = round_of(job, queue->pool, queue->in.base + packet);
     const struct sim_round *round = &job->rounds[queue->pool][number];
-    uint32_t index = packet - round->first_packet, rest = round->bytes - index * mtu;
+    uint32_t index = queue->in.base + packet - round->first_packet, rest = round->bytes - index * mtu;
     const char *fault = header_fault(queue, round, number, index, emit->header);
     if (fault)
         sim_violation(sim, SIM_RULE_SAME_PSN, queue->worker, psn, "packet %u of round %u has a wrong %s",
@@ -205,17 +208,18 @@ void sim_oracle_emitted(struct sim *sim, const struct psc_emit *emit)
 {
     if (emit->header_bytes == 0) /* ARP */
         return;
-    uint32_t number = sim_frame_qpn(emit->header) - SIM_QPN_BASE;
-    struct sim_queue *queue = number < SIM_QUEUES ? sim->queues[number] : NULL;
+    struct sim_queue *queue = sim_life_queue(sim, sim_frame_qpn(emit->header));
     if (!queue) {
-        sim_violation(sim, SIM_RULE_ALIKE, &sim->jobs[0].workers[0], sim_frame_psn(emit->header),
-                      "a frame to QPN %06x, which is nobody's", number + SIM_QPN_BASE);
+        sim_violation(sim, SIM_RULE_SILENT, &sim->jobs[0].workers[0], sim_frame_psn(emit->header),
+                      "a frame to QPN %06x, which is nobody's in this epoch", sim_frame_qpn(emit->header));
         return;
     }
+    const struct sim_job *job = queue->worker->job;
     bool fatal = emit->header[SIM_BTH] == PSC_RC_ACK && emit->header[RETH] > PSC_SYNDROME_NAK_SEQUENCE;
-    if (queue->worker->job->state >= SIM_LIFE_ENDING && !fatal)
+    if ((job->silent || (job->dead >> queue->worker->rank & 1)) && !fatal)
         sim_violation(sim, SIM_RULE_SILENT, queue->worker, sim_frame_psn(emit->header),
-                      "a frame with opcode %02x, and the life has ended", emit->header[SIM_BTH]);
+                      "a frame with opcode %02x, and %s", emit->header[SIM_BTH],
+                      job->silent ? "the epoch has ended" : "the rank has been named dead");
     if (queue->worker->job->tampered || emit->header[SIM_BTH] == PSC_CNP)
         return;
     if (emit->header[SIM_BTH] == PSC_RC_ACK)
@@ -249,6 +253,7 @@ void sim_oracle_completed(struct sim *sim, struct sim_queue *queue, uint32_t imm
                       "the result of round %u of pool %u is not the sum", number, queue->pool);
     queue->arrived[number] = sim_data_hash(result, round->bytes);
     queue->completed++;
+    sim->tally.redelivered += number < queue->out.first_round;
     sim_trace_note(&sim->trace, sim->now_ns, job->index, queue->worker->rank, SIM_NOBODY, SIM_STEP_RESULT,
                    queue->pool, number);
 }
@@ -266,13 +271,43 @@ void sim_oracle_drained(struct sim *sim, struct sim_queue *queue)
                       "the result of round %u changed after its immediate", number);
 }
 
-/* Rule 7: a leave is answered when every rank has every complete result. */
-void sim_oracle_left(struct sim *sim, struct sim_job *job, const struct psc_event *event)
+void sim_oracle_stop(struct sim_job *job)
 {
+    job->still = true;
+    job->executed_bytes = job->stats.contribution_bytes;
+}
+
+void sim_oracle_stopped(struct sim *sim, struct sim_job *job)
+{
+    if (job->still && job->executed_bytes != job->stats.contribution_bytes)
+        sim_violation(sim, SIM_RULE_SILENT, &job->workers[0], SIM_NOBODY,
+                      "%" PRIu64
+                      " bytes of contributions have been added since the epoch, or the job, was ended",
+                      job->stats.contribution_bytes - job->executed_bytes);
+    job->still = false;
+}
+
+/* Rule 7: a leave is answered when every rank has every complete result; who does not wait for what it lacks
+ * wants nothing. And what a rank has returned is complete, whatever ends. */
+void sim_oracle_event(struct sim *sim, const struct psc_event *event)
+{
+    struct sim_job *job = &sim->jobs[event->tag];
+    bool over = event->kind == PSC_EVENT_FAULT || event->kind == PSC_EVENT_ENDED;
+
+    job->silent |= over;
+    if (event->kind == PSC_EVENT_FAULT)
+        sim_oracle_stop(job);
+    if ((!over && event->kind != PSC_EVENT_LEFT) || job->tampered)
+        return;
     for (uint32_t rank = 0; rank < job->plan->ranks; rank++)
         for (uint32_t p = 0; p < SIM_POOLS; p++) {
             const struct sim_queue *queue = &job->workers[rank].queues[p];
-            if (queue->completed < event->complete[p] && !job->tampered)
+            if (queue->completed > event->complete[p])
+                sim_violation(sim, SIM_RULE_SPLIT, queue->worker, SIM_NOBODY,
+                              "it has %u results of pool %u, and only %u are complete", queue->completed, p,
+                              event->complete[p]);
+            if (event->kind == PSC_EVENT_LEFT && queue->completed < event->complete[p] &&
+                !queue->worker->abrupt)
                 sim_violation(sim, SIM_RULE_ALIKE, queue->worker, SIM_NOBODY,
                               "rank %u may leave, and this rank has %u of %u results of pool %u", event->rank,
                               queue->completed, event->complete[p], p);

@@ -14,3 +14,18 @@ bool sim_peek_position(const struct sim *sim, uint32_t qpn, struct sim_position 
         (struct sim_position){qp->responder.expected_psn, qp->requester.unacked_psn, qp->requester.fresh_psn};
     return true;
 }
+
+bool sim_peek_exhausted(const struct sim *sim, const struct psc_job *job, uint32_t rank)
+{
+    const struct psc_lane_config *config = &sim->appliance.lane->config;
+
+    for (uint32_t p = 0; p < job->spec.pool_count; p++) {
+        const struct psc_qp *qp = &job->pools[p].qps[rank];
+        const struct psc_requester *requester = &qp->requester;
+        bool owed = requester->unacked_psn != requester->ready_psn;
+        if ((qp->next_hop && !qp->next_hop->known) || (owed && requester->timeouts == config->retries) ||
+            (owed && sim_appliance_now_ns(sim) - requester->progress_ns >= config->progress_ns))
+            return true;
+    }
+    return false;
+}

@@ -3,11 +3,11 @@
 #include "sim_plan.h"
 
 const char *const sim_trouble_name[SIM_TROUBLES] = {
-    "loss",         "duplication",   "reordering",     "delay",           "late copies",
-    "ghosts",       "corruption",    "truncation",     "congestion",      "no buffers",
-    "tampering",    "black hole",    "kill",           "pause",           "freeze",
-    "early leave",  "mismatch",      "appliance kill", "appliance pause", "clock jump",
-    "stalled port", "lagging queue", "ring overflow",  "restart"};
+    "loss",       "duplication",  "reordering",    "delay",          "late copies",
+    "ghosts",     "corruption",   "truncation",    "congestion",     "no buffers",
+    "tampering",  "black hole",   "kill",          "pause",          "freeze",
+    "broken QP",  "early leave",  "mismatch",      "appliance kill", "appliance pause",
+    "clock jump", "stalled port", "lagging queue", "ring overflow",  "restart"};
 
 static uint32_t pick(struct sim_random *random, const uint32_t *choices, uint32_t count)
 {
@@ -138,13 +138,17 @@ static void draw_strike(struct sim_strike *strike, const struct sim_plan *plan, 
     static const uint64_t longest_ns[] = {2 * SIM_MS, 20 * SIM_MS, 300 * SIM_MS, 3 * SIM_SECOND};
     uint64_t expected = frames_expected(plan);
 
-    strike->trouble = (enum sim_trouble)PICK(random, SIM_HOLE, SIM_HOLE, SIM_KILL, SIM_KILL, SIM_PAUSE,
-                                             SIM_PAUSE, SIM_FREEZE, SIM_FREEZE, SIM_LEAVE, SIM_MISMATCH,
-                                             SIM_APPLIANCE_KILL, SIM_APPLIANCE_PAUSE, SIM_CLOCK_JUMP,
-                                             SIM_STALL, SIM_STALL, SIM_LAG, SIM_LAG, SIM_LAG, SIM_OVERFLOW);
-    /* One in ten while the job is still being connected. */
+    strike->trouble = (enum sim_trouble)PICK(
+        random, SIM_HOLE, SIM_HOLE, SIM_HOLE, SIM_KILL, SIM_KILL, SIM_PAUSE, SIM_PAUSE, SIM_FREEZE,
+        SIM_FREEZE, SIM_BREAK, SIM_BREAK, SIM_BREAK, SIM_BREAK, SIM_BREAK, SIM_BREAK, SIM_BREAK, SIM_LEAVE,
+        SIM_MISMATCH, SIM_APPLIANCE_KILL, SIM_APPLIANCE_PAUSE, SIM_CLOCK_JUMP, SIM_STALL, SIM_STALL, SIM_LAG,
+        SIM_LAG, SIM_LAG, SIM_OVERFLOW);
+    /* One in ten while the job is still being connected; one in three soon after another, while it ends the
+     * epoch that the other has hit, or begins the next. */
     strike->at_frame =
         sim_chance(random, 100000) ? sim_below(random, 8 * plan->job[0].ranks) : sim_below(random, expected);
+    if (strike > plan->strike && sim_chance(random, 333333))
+        strike->at_frame = strike[-1].at_frame + sim_below(random, 10 * plan->job[0].ranks);
     strike->job = (uint32_t)sim_below(random, plan->jobs);
     strike->rank = (uint32_t)sim_below(random, plan->job[strike->job].ranks);
     strike->choice = (uint32_t)sim_below(random, 10);
@@ -162,6 +166,7 @@ static void draw_appliance(struct sim_plan *plan, struct sim_random *random)
     plan->waiting_ns = PICK(random, 200, 1000, 2000) * SIM_MS;
     plan->straggler_ns = sim_between(random, 2, 4) * SIM_SECOND;
     plan->hold_ns = PICK(random, 0, 0, 500, 5000);
+    plan->event_ns = PICK(random, 0, 1000, 100000, 5 * SIM_MS);
     plan->max_unacked = PICK(random, 8, 32, 128, 128, 128);
     plan->burst = PICK(random, 1, 8, 32, 32);
     /* About 100 ns a frame at most: a lane that is slower than its workers is another problem than faults. */
@@ -186,7 +191,7 @@ void sim_plan_draw(struct sim_plan *plan, uint64_t seed)
     plan->late_by_ns = plan->mild ? 50 * SIM_MS : 3 * SIM_SECOND;
     if (plan->mild)
         return;
-    plan->strikes = (uint32_t)sim_between(&random, 1, 3);
+    plan->strikes = PICK(&random, 1, 1, 2, 2, 3, 3, 4, 5, 6, SIM_STRIKES);
     for (uint32_t i = 0; i < plan->strikes; i++)
         draw_strike(&plan->strike[i], plan, &random);
     for (uint32_t j = 0; j < plan->jobs; j++)

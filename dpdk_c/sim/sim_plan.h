@@ -10,7 +10,7 @@
 #define SIM_RANKS   12
 #define SIM_POOLS   2
 #define SIM_OPS     3
-#define SIM_STRIKES 6
+#define SIM_STRIKES 8
 #define SIM_MS      UINT64_C(1000000)
 #define SIM_SECOND  UINT64_C(1000000000)
 #define SIM_FOREVER UINT64_MAX
@@ -33,6 +33,7 @@ enum sim_trouble {
     SIM_KILL,
     SIM_PAUSE,  /* the process stands still, its NIC does not */
     SIM_FREEZE, /* the whole host stands still */
+    SIM_BREAK,  /* a worker's queue pair goes to ERR */
     SIM_LEAVE,
     SIM_MISMATCH, /* a rank posts something else than the others */
     SIM_APPLIANCE_KILL,
@@ -83,6 +84,7 @@ struct sim_plan {
     /* appliance */
     uint64_t retransmit_ns, progress_ns, waiting_ns, straggler_ns;
     uint64_t poll_ns, hold_ns;
+    uint64_t event_ns; /* from the lane's core to the control core: up to */
     uint32_t max_unacked, burst, rx_ring, tx_ring;
 };
 

@@ -65,7 +65,7 @@ static void begin_again(struct sim *sim, void *subject, uint64_t number)
 static void settle(struct sim *sim, struct sim_job *job)
 {
     sim_verdict_of_life(sim, job);
-    sim_life_free(sim, job);
+    sim_life_free(job);
     job->state = SIM_LIFE_NONE;
     if (job->fault == PSC_FAULT_NONE || job->life == job->plan->lives)
         return;
@@ -122,7 +122,7 @@ static void clear_away(struct sim *sim)
 {
     for (uint32_t j = 0; j < sim->plan.jobs; j++)
         if (sim->jobs[j].rounds[0])
-            sim_life_free(sim, &sim->jobs[j]);
+            sim_life_free(&sim->jobs[j]);
     if (sim->appliance.lane)
         sim_appliance_kill(sim);
     if (sim->appliance.blocks > 0)

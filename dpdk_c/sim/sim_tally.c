@@ -15,7 +15,8 @@ const char *const sim_rule_name[SIM_RULES] = {
     "nothing is written outside the results",
     "no receiver-not-ready",
     "all ranks end alike",
-    "nothing of a life is sent after its end",
+    "a round that a rank has returned reaches every live rank",
+    "nothing is sent or added after an epoch's end",
     "an honest worker is not refused",
     "memory is given back, and not while lent",
     "every wait ends",
@@ -42,9 +43,12 @@ void sim_tally_print(const struct sim_tally *tally)
            ", \"virtual_ns\": %" PRIu64,
            tally->lives, tally->own_errors, tally->frames, tally->virtual_ns);
     printf(", \"rounds_begun\": %" PRIu64 ", \"rounds_summed\": %" PRIu64 ", \"rounds_void\": %" PRIu64
-           ", \"rounds_split\": %" PRIu64 ", \"undetectable\": %" PRIu64,
-           tally->rounds_begun, tally->rounds_summed, tally->rounds_void, tally->rounds_split,
+           ", \"rounds_missed\": %" PRIu64 ", \"undetectable\": %" PRIu64,
+           tally->rounds_begun, tally->rounds_summed, tally->rounds_void, tally->rounds_missed,
            tally->undetectable);
+    printf(", \"epochs\": %" PRIu64 ", \"resumed\": %" PRIu64 ", \"redelivered\": %" PRIu64
+           ", \"replayed\": %" PRIu64,
+           tally->epochs, tally->resumed, tally->redelivered, tally->replayed);
     print_counts("troubles", tally->happened, SIM_TROUBLES);
     print_counts("faults", tally->faults, SIM_FAULT_KINDS);
     printf("}\n");

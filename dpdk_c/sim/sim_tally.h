@@ -18,8 +18,9 @@ enum sim_rule {
     SIM_RULE_WHOLE,       /* a result left before all contributions were whole */
     SIM_RULE_REGION,      /* a write outside the result region */
     SIM_RULE_RNR,         /* receiver not ready: sent by the appliance, or caused at a worker */
-    SIM_RULE_ALIKE,       /* ranks ended a round, or a life, differently */
-    SIM_RULE_SILENT,      /* something of a life was sent after its end */
+    SIM_RULE_ALIKE,       /* ranks ended a life differently, or a round bit by bit */
+    SIM_RULE_SPLIT,       /* a rank has returned a round, and a live one ends without it */
+    SIM_RULE_SILENT,      /* something was sent or added after an epoch's end, or a job's */
     SIM_RULE_HONEST,      /* a worker that kept the rules was refused, or a fault names no cause */
     SIM_RULE_MEMORY,      /* memory was given back while lent, or not at all */
     SIM_RULE_HANG,        /* a deadline passed without an outcome */
@@ -36,8 +37,10 @@ struct sim_tally {
     uint64_t hash; /* of the whole trace */
     uint64_t frames, virtual_ns;
     uint64_t rounds_begun, rounds_summed, rounds_void;
-    uint64_t rounds_split; /* of the void ones: some ranks had the sum before the life ended */
-    uint64_t undetectable; /* wrong results that only tampering explains */
+    uint64_t rounds_missed; /* of them: returned by some rank, and not to be delivered to one whose path
+                               failed as the job ended */
+    uint64_t epochs, resumed, redelivered, replayed; /* epochs; results, contributions of earlier ones */
+    uint64_t undetectable;                           /* wrong results that only tampering explains */
     uint64_t happened[SIM_TROUBLES];
     uint64_t workers, model_workers;
     uint64_t lives, faults[SIM_FAULT_KINDS], own_errors;

@@ -27,6 +27,22 @@ static const struct row rows[SIM_STEPS] = {
     [SIM_STEP_FAILS] = {"queue pair fails", "pool", "error"},
 };
 
+/* In the order of enum sim_telling, sim_asking and psc_event_kind. */
+static const char *const tellings[] = {"offer", "connected", "ready", "halted", "ended", "left"};
+static const char *const askings[] = {"connect", "broken", "resume", "leave", "joins again", "closed"};
+static const char *const events[] = {"none",  "connected", "probed", "waiting",
+                                     "fault", "ended",     "left",   "detached"};
+
+static const char *word_of(enum sim_step step, uint64_t number)
+{
+    const char *const *words = step == SIM_STEP_TELLS ? tellings : step == SIM_STEP_ASKS ? askings : events;
+    uint64_t count = step == SIM_STEP_TELLS  ? sizeof tellings / sizeof *tellings
+                     : step == SIM_STEP_ASKS ? sizeof askings / sizeof *askings
+                                             : sizeof events / sizeof *events;
+
+    return number < count ? words[number] : "?";
+}
+
 static const char *opcode_name(uint64_t opcode)
 {
     switch (opcode) {
@@ -67,6 +83,8 @@ static void print_line(uint64_t now_ns, uint32_t job, uint32_t rank, uint32_t ps
         printf(", %" PRIu64 " %s\n", b, row->b);
     } else if (step == SIM_STEP_TROUBLE) {
         printf(" %s%s\n", sim_trouble_name[a], b == 1 ? ", towards the appliance" : "");
+    } else if (step == SIM_STEP_TELLS || step == SIM_STEP_ASKS || step == SIM_STEP_EVENT) {
+        printf(" %s, %s %" PRIu64 "\n", word_of(step, a), row->b, b);
     } else {
         printf(" %s %" PRIu64 ", %s %" PRIu64 "\n", row->a, a, row->b, b);
     }

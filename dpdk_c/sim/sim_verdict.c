@@ -14,46 +14,62 @@ static uint32_t most_posted(const struct sim_job *job, uint32_t pool)
     uint32_t most = 0;
 
     for (uint32_t rank = 0; rank < job->plan->ranks; rank++)
-        if (job->workers[rank].queues[pool].posted > most)
-            most = job->workers[rank].queues[pool].posted;
+        if (job->workers[rank].queues[pool].stored > most)
+            most = job->workers[rank].queues[pool].stored;
     return most;
 }
 
-/* A round that some ranks have and others have not is allowed only because no epoch takes up again where
- * another ended: with redelivery it becomes a violation. */
-static void judge_round(struct sim *sim, struct sim_job *job, uint32_t pool, uint32_t number)
+/* How a round ended: who has it, and who ends without. */
+struct outcome {
+    const struct sim_worker *with, *without, *excused;
+    bool alike; /* those who have it have the same bytes */
+};
+
+static struct outcome outcome_of(const struct sim_job *job, uint32_t pool, uint32_t number)
 {
-    uint32_t have = 0, miss = 0;
-    const struct sim_worker *without = NULL;
+    struct outcome outcome = {.alike = true};
 
     for (uint32_t rank = 0; rank < job->plan->ranks; rank++) {
         const struct sim_worker *worker = &job->workers[rank];
         if (worker->queues[pool].completed > number) {
-            have++;
+            if (outcome.with)
+                outcome.alike &=
+                    worker->queues[pool].arrived[number] == outcome.with->queues[pool].arrived[number];
+            outcome.with = worker;
         } else if (counts(worker) && !worker->abrupt) {
-            miss++;
-            without = worker;
+            *(worker->excused ? &outcome.excused : &outcome.without) = worker;
         }
     }
-    sim->tally.rounds_begun++;
-    sim->tally.rounds_summed += miss == 0;
-    sim->tally.rounds_void += miss > 0;
-    sim->tally.rounds_split += miss > 0 && have > 0;
-    if (job->tampered)
-        return;
-    if (miss > 0 && job->fault == PSC_FAULT_NONE)
-        sim_violation(sim, SIM_RULE_ALIKE, without, SIM_NOBODY,
-                      "round %u of pool %u is void, and nothing failed", number, pool);
-    if (have > 0 && job->told_complete && number >= job->complete[pool])
-        sim_violation(sim, SIM_RULE_ALIKE, &job->workers[0], SIM_NOBODY,
-                      "%u ranks have round %u of pool %u, and the appliance had only %u complete", have,
-                      number, pool, job->complete[pool]);
+    return outcome;
 }
 
-/* Whether what was done to this job explains how it ended. */
-static bool deserved(const struct sim_job *job)
+/* Whoever has it, dead by now or not, has returned it or may have: then it is void for nobody. */
+static void judge_round(struct sim *sim, struct sim_job *job, uint32_t pool, uint32_t number)
 {
-    switch (job->fault) {
+    const struct outcome outcome = outcome_of(job, pool, number);
+
+    sim->tally.rounds_begun++;
+    sim->tally.rounds_summed += !outcome.without && !outcome.excused;
+    sim->tally.rounds_void += outcome.without || outcome.excused;
+    if (job->tampered)
+        return;
+    sim->tally.rounds_missed += outcome.with && outcome.excused;
+    if (outcome.without && job->fault == PSC_FAULT_NONE)
+        sim_violation(sim, SIM_RULE_ALIKE, outcome.without, SIM_NOBODY,
+                      "round %u of pool %u is void, and nothing failed", number, pool);
+    if (outcome.without && outcome.with)
+        sim_violation(sim, SIM_RULE_SPLIT, outcome.without, SIM_NOBODY,
+                      "it ends without round %u of pool %u, which rank %u has returned (fault %u)", number,
+                      pool, outcome.with->rank, job->fault);
+    if (!outcome.alike)
+        sim_violation(sim, SIM_RULE_ALIKE, outcome.with, SIM_NOBODY,
+                      "its bytes of round %u of pool %u are not another rank's", number, pool);
+}
+
+/* Whether what was done to this job explains such a fault. */
+static bool deserved(const struct sim_job *job, uint32_t fault)
+{
+    switch (fault) {
     case PSC_FAULT_ROUND_MISMATCH:
     case PSC_FAULT_OP_MISMATCH:
     case PSC_FAULT_LENGTH_MISMATCH:
@@ -61,6 +77,8 @@ static bool deserved(const struct sim_job *job)
         return job->mismatched;
     case PSC_FAULT_RANK_LEFT:
         return job->left_early;
+    case SIM_FAULT_JOINED_AGAIN:
+        return job->joined_again;
     case PSC_FAULT_INVALID_REQUEST:
     case PSC_FAULT_REMOTE_ACCESS:
     case PSC_FAULT_NAK_RECEIVED:
@@ -81,9 +99,17 @@ static void judge_ranks(struct sim *sim, struct sim_job *job)
             sim_violation(sim, SIM_RULE_NEEDLESS, worker, SIM_NOBODY, "it ended with an error (fault %u)",
                           job->fault);
     }
-    if (!job->tampered && !deserved(job))
+    sim_verdict_of_fault(sim, job, job->fault);
+}
+
+void sim_verdict_of_fault(struct sim *sim, const struct sim_job *job, uint32_t fault)
+{
+    if (!job->tampered && !deserved(job, fault))
         sim_violation(sim, SIM_RULE_HONEST, &job->workers[0], SIM_NOBODY,
-                      "the life ended by fault %u: nobody deserved it", job->fault);
+                      "an epoch ended by fault %u: nobody deserved it", fault);
+    if (sim->plan.mild && fault != PSC_FAULT_NONE)
+        sim_violation(sim, SIM_RULE_NEEDLESS, &job->workers[0], SIM_NOBODY, "an epoch ended by fault %u",
+                      fault);
 }
 
 void sim_verdict_of_life(struct sim *sim, struct sim_job *job)

@@ -3,8 +3,8 @@
  * how long it waits for one. */
 #include "sim.h"
 
-#define VERDICT_NS  SIM_SECOND       /* a failed queue pair: the appliance's word may be on its way */
-#define DEADLINE_NS (5 * SIM_SECOND) /* after the longest wait that is allowed: an outcome */
+#define VERDICT_NS  SIM_SECOND       /* a queue pair that failed before the first ready */
+#define DEADLINE_NS (5 * SIM_SECOND) /* after a fault, or the longest wait that is allowed: an outcome */
 
 static uint64_t pack(const struct sim_job *job, uint32_t message, uint32_t value)
 {
@@ -49,6 +49,9 @@ static void hear(struct sim *sim, struct sim_worker *worker, enum sim_telling me
     case SIM_TELL_READY:
         sim_worker_go(sim, worker);
         break;
+    case SIM_TELL_HALTED:
+        sim_worker_halt(sim, worker);
+        break;
     case SIM_TELL_ENDED:
         sim_worker_end(sim, worker, SIM_ENDED, value);
         break;
@@ -61,8 +64,7 @@ static void hear(struct sim *sim, struct sim_worker *worker, enum sim_telling me
 static void reach_worker(struct sim *sim, void *subject, uint64_t number)
 {
     struct sim_worker *worker = subject;
-    uint64_t stopped_ns =
-        worker->frozen_until_ns > worker->paused_until_ns ? worker->frozen_until_ns : worker->paused_until_ns;
+    uint64_t stopped_ns = sim_worker_stopped_ns(worker);
 
     if (!of_this_life(worker, number) || !sim_worker_lives(worker))
         return;
@@ -141,19 +143,22 @@ void sim_wire_judge(struct sim *sim, struct sim_worker *worker)
 
     if (!sim_worker_lives(worker))
         return;
-    if (sim->now_ns < worker->frozen_until_ns || sim->now_ns < worker->paused_until_ns) {
+    if (sim->now_ns < sim_worker_stopped_ns(worker)) {
         worker->progress_ns = sim->now_ns;
+        worker->fault_ns = worker->fault_ns ? sim->now_ns : 0;
         return;
     }
-    if (worker->failed_ns != 0 && sim->now_ns - worker->failed_ns > VERDICT_NS) {
+    uint64_t faulty_ns = worker->fault_ns ? sim->now_ns - worker->fault_ns : 0;
+    if (!worker->been_ready && faulty_ns > VERDICT_NS) {
         give_up(sim, worker);
         return;
     }
-    if (sim->now_ns - worker->progress_ns < limit_ns)
+    if (faulty_ns < DEADLINE_NS && sim->now_ns - worker->progress_ns < limit_ns)
         return;
     if (!worker->cut_off && !worker->job->tampered)
-        sim_violation(sim, SIM_RULE_HANG, worker, SIM_NOBODY,
-                      "nothing has happened for %.1f s and nobody has ended the wait",
-                      (double)(sim->now_ns - worker->progress_ns) / 1e9);
+        sim_violation(sim, SIM_RULE_HANG, worker, SIM_NOBODY, "%s for %.1f s and nobody has ended the wait",
+                      faulty_ns < DEADLINE_NS ? "nothing has happened" : "an epoch has been over",
+                      (double)(faulty_ns < DEADLINE_NS ? sim->now_ns - worker->progress_ns : faulty_ns) /
+                          1e9);
     give_up(sim, worker);
 }

@@ -2,19 +2,24 @@
  * a job's QP ends over an epoch's end, and in which order its life can be told. */
 #include "support.h"
 
+#include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "psc_ctl.h"
+#include "psc_stats.h"
 
 #define RANKS     2u
 #define POOLS     2u
 #define QPS       (RANKS * POOLS)
-#define WAIT_MS   10000
+#define WAIT_MS   120000
 #define MTU_BYTES 1024u
 
 static char stats_path[] = "/tmp/psc_test_ctl_XXXXXX";
@@ -69,12 +74,11 @@ static int stop(void **state)
     return unlink(stats_path);
 }
 
-static uint32_t open_job(struct psc_ctl_qp *qps)
+static uint32_t open_named_job(const char *name, uint32_t epoch, struct psc_ctl_qp *qps)
 {
-    struct psc_ctl_job spec = {.name = "job",
-                               .world_size = RANKS,
+    struct psc_ctl_job spec = {.world_size = RANKS,
                                .mtu = MTU_BYTES,
-                               .epoch = 1,
+                               .epoch = epoch,
                                .ops = {PSC_OP_SUM_I32},
                                .op_count = 1,
                                .pools = {{PSC_POOL_DATA, 2, 4096}, {PSC_POOL_SMALL, 2, 1024}},
@@ -82,8 +86,14 @@ static uint32_t open_job(struct psc_ctl_qp *qps)
     char text[PSC_CTL_TEXT_BYTES];
     uint32_t job;
 
+    snprintf(spec.name, sizeof spec.name, "%s", name);
     assert_int_equal(psc_ctl_job_open(&spec, &job, qps, text), PSC_CTL_OK);
     return job;
+}
+
+static uint32_t open_job(struct psc_ctl_qp *qps)
+{
+    return open_named_job("job", 1, qps);
 }
 
 /* The next event, which is of this kind. */
@@ -159,16 +169,19 @@ static void what_a_rank_cannot_have_is_rejected(void **state)
     close_job(job);
 }
 
-static void a_job_that_ends_is_not_resumed(void **state)
+static void a_job_that_has_halted_ends_when_it_has_been_resumed(void **state)
 {
     struct psc_ctl_qp qps[QPS];
     uint32_t job = open_job(qps);
 
     (void)state;
     assert_int_equal(psc_ctl_job_halt(job, 0, PSC_FAULT_NAK_RECEIVED), PSC_CTL_OK);
+    assert_int_equal(psc_ctl_job_end(job, 1), PSC_CTL_OK); /* nobody has read of the fault yet: it answers */
     expect(PSC_CTL_EVENT_FAULT);
+    assert_int_equal(psc_ctl_job_end(job, 1), PSC_CTL_STATE);
+    assert_int_equal(psc_ctl_job_resume(job, 2, qps), PSC_CTL_OK);
     assert_int_equal(psc_ctl_job_end(job, 1), PSC_CTL_OK);
-    assert_int_equal(psc_ctl_job_resume(job, 2, qps), PSC_CTL_STATE);
+    assert_int_equal(psc_ctl_job_resume(job, 3, qps), PSC_CTL_STATE);
     struct psc_ctl_event ended = expect(PSC_CTL_EVENT_ENDED);
     assert_int_equal(ended.complete[0], 0);
     close_job(job);
@@ -176,12 +189,141 @@ static void a_job_that_ends_is_not_resumed(void **state)
     assert_int_equal(psc_ctl_job_halt(job, 0, PSC_FAULT_NAK_RECEIVED), PSC_CTL_NO_JOB);
 }
 
+/* ---- Jobs come and go, whole lives of them, while the lane polls and others read what it counts. ---- */
+
+#define LIVES 40u
+
+/* Like the exporter, it maps the file and takes a row only if its generation was even and stayed so. Until it
+ * is told to stop the words of a row belong together, and what the lane counts only grows. */
+struct reader {
+    const struct psc_stats_header *header;
+    bool stop;
+    uint64_t rows, torn, shrunk; /* how many it has taken; what was wrong */
+};
+
+static uint64_t polls_of(const struct psc_stats_header *header)
+{
+    const struct psc_lane_stats *lane = (const void *)((const char *)header + header->lane_offset_bytes);
+
+    return __atomic_load_n(&lane->polls, __ATOMIC_RELAXED);
+}
+
+static bool read_row(const struct psc_job_stats *row, struct psc_job_stats *copy)
+{
+    uint64_t before = __atomic_load_n(&row->generation, __ATOMIC_ACQUIRE);
+
+    memcpy(copy, row, sizeof *copy);
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    return before % 2 == 0 && __atomic_load_n(&row->generation, __ATOMIC_RELAXED) == before;
+}
+
+static void *read_statistics(void *argument)
+{
+    struct reader *reader = argument;
+    const struct psc_job_stats *rows =
+        (const void *)((const char *)reader->header + reader->header->job_offset_bytes);
+    uint64_t polls = 0;
+
+    while (!__atomic_load_n(&reader->stop, __ATOMIC_ACQUIRE)) {
+        uint64_t now = polls_of(reader->header);
+        struct psc_job_stats row;
+
+        reader->shrunk += now < polls;
+        polls = now;
+        for (uint32_t i = 0; i < reader->header->job_rows; i++) {
+            if (!read_row(&rows[i], &row) || strncmp(row.name, "life", 4) != 0)
+                continue;
+            /* open_life: a name and its epochs have the same parity */
+            reader->torn += row.world_size != RANKS || row.name[4] != (char)('0' + row.epoch % 2);
+            __atomic_fetch_add(&reader->rows, 1, __ATOMIC_RELEASE);
+        }
+        sched_yield();
+    }
+    return NULL;
+}
+
+static const struct psc_stats_header *map_statistics(void)
+{
+    struct stat file;
+    int fd = open(stats_path, O_RDONLY);
+    const struct psc_stats_header *header;
+
+    assert_true(fd >= 0);
+    assert_int_equal(fstat(fd, &file), 0);
+    header = mmap(NULL, (size_t)file.st_size, PROT_READ, MAP_SHARED, fd, 0);
+    assert_true(header != MAP_FAILED);
+    close(fd);
+    return header;
+}
+
+/* Opened, connected, halted, resumed with an epoch of the same parity. Nobody answers the lane's question for
+ * the peers: if this takes a second the FAULT is UNREACHABLE, and the halt finds nothing left to do. */
+static uint32_t open_life(uint32_t life)
+{
+    const struct psc_ctl_peer peer = {.qpn = 17, .address = {[10] = 0xff, [11] = 0xff, [12] = 10, [15] = 9}};
+    struct psc_ctl_qp qps[QPS];
+    char name[] = "life0";
+    uint32_t job;
+
+    name[4] = (char)('0' + life % 2);
+    job = open_named_job(name, 2 + life % 2, qps);
+    for (uint32_t pool = 0; pool < POOLS; pool++)
+        for (uint32_t rank = 0; rank < RANKS; rank++)
+            assert_int_equal(psc_ctl_qp_connect(job, pool, rank, &peer), PSC_CTL_OK);
+    assert_int_equal(psc_ctl_job_ready(job), PSC_CTL_OK);
+    assert_int_equal(psc_ctl_job_halt(job, life % RANKS, PSC_FAULT_RETRY_EXCEEDED), PSC_CTL_OK);
+    expect(PSC_CTL_EVENT_FAULT);
+    assert_int_equal(psc_ctl_job_resume(job, 4 + life % 2, qps), PSC_CTL_OK);
+    return job;
+}
+
+static void end_life(uint32_t job, uint32_t life)
+{
+    static const uint32_t received[POOLS] = {0};
+
+    if (life % 3 == 0) {
+        assert_int_equal(psc_ctl_job_end(job, 0), PSC_CTL_OK);
+        expect(PSC_CTL_EVENT_ENDED);
+    } else if (life % 3 == 1) {
+        for (uint32_t rank = 0; rank < RANKS; rank++) {
+            assert_int_equal(psc_ctl_rank_leave(job, rank, received), PSC_CTL_OK);
+            expect(PSC_CTL_EVENT_LEFT);
+        }
+    }
+    close_job(job);
+}
+
+static void many_lives_beside_a_lane_that_polls(void **state)
+{
+    struct reader reader = {.header = map_statistics()};
+    pthread_t thread;
+
+    (void)state;
+    assert_int_equal(pthread_create(&thread, NULL, read_statistics, &reader), 0);
+    for (uint32_t life = 0; life < LIVES; life++) {
+        uint32_t job = open_life(life);
+        uint64_t polls = polls_of(reader.header);
+
+        psc_ctl_heartbeat();
+        end_life(job, life);
+        assert_true(polls_of(reader.header) > polls);
+    }
+    while (__atomic_load_n(&reader.rows, __ATOMIC_ACQUIRE) == 0)
+        sched_yield();
+    __atomic_store_n(&reader.stop, true, __ATOMIC_RELEASE);
+    pthread_join(thread, NULL);
+    assert_int_equal(reader.torn, 0);
+    assert_int_equal(reader.shrunk, 0);
+    assert_int_equal(usage().qps, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(another_epoch_has_ends_that_share_nothing_with_the_last),
+        cmocka_unit_test(many_lives_beside_a_lane_that_polls),
         cmocka_unit_test(what_a_rank_cannot_have_is_rejected),
-        cmocka_unit_test(a_job_that_ends_is_not_resumed),
+        cmocka_unit_test(a_job_that_has_halted_ends_when_it_has_been_resumed),
     };
 
     return cmocka_run_group_tests(tests, start, stop);

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests.appliance.job import at_rest, join
 from tests.appliance.rack import Appliance, Rack, tables
-from tests.appliance.worker import Wire
+from tests.appliance.worker import Wire, Worker
 
 Start = Callable[..., Appliance]
 
@@ -60,3 +61,24 @@ def wire(rack: Rack, appliance: Appliance) -> Iterator[Wire]:
     wire = Wire(rack)
     yield wire
     wire.socket.close()
+
+
+def ready(world_size: int, rack: Rack, appliance: Appliance, wire: Wire) -> Iterator[list[Worker]]:
+    """Ranks of a job that is ready; afterwards nothing of it is left."""
+    before = at_rest(appliance)
+    workers = join(rack, wire, world_size)
+    yield workers
+    for worker in workers:
+        worker.control.close()
+    assert at_rest(appliance) == before
+    assert "Traceback" not in appliance.stderr
+
+
+@pytest.fixture
+def pair(rack: Rack, appliance: Appliance, wire: Wire) -> Iterator[list[Worker]]:
+    yield from ready(2, rack, appliance, wire)
+
+
+@pytest.fixture
+def three(rack: Rack, appliance: Appliance, wire: Wire) -> Iterator[list[Worker]]:
+    yield from ready(3, rack, appliance, wire)

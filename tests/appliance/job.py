@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 import struct
-import time
 
 from tests.appliance.rack import Appliance, Rack, until
-from tests.appliance.worker import Wire, Worker
+from tests.appliance.worker import Control, Wire, Worker
 
 SUM_I32, MAX_F32 = 1, 3
 """Op windows, as the workers' join lists the ops."""
 
 
 def at_rest(appliance: Appliance) -> dict[str, int]:
-    """The usage once every job is gone and the gauge of mbufs is that of an idle lane."""
+    """The usage once every job is gone and the lane idles: the same in looks that turns of the lane lie between."""
     until(lambda: not appliance.status()["jobs"])
-    time.sleep(0.1)
-    usage: dict[str, int] = appliance.status()["usage"]
-    return usage
+    looks: list[tuple[int, dict[str, int]]] = []
+
+    def settled() -> bool:
+        status = appliance.status()
+        polls = status["lanes"][0]["polls"]
+        if not looks or polls > looks[-1][0] + 1:
+            looks.append((polls, status["usage"]))
+        return len(looks) > 2 and looks[-1][1] == looks[-2][1] == looks[-3][1]
+
+    until(settled)
+    return looks[-1][1]
+
+
+def refused(control: Control, reason: str, *parts: str) -> None:
+    """The refusal has the reason and all parts, and is the last message."""
+    message = control.receive()
+    assert message["type"] == "refused", message
+    assert message["reason"] == reason
+    for part in parts:
+        assert part in message["message"]
+    assert control.receive()["type"] == "closed"
 
 
 def join(rack: Rack, wire: Wire, world_size: int, job: str = "pair") -> list[Worker]:
@@ -33,6 +50,15 @@ def join(rack: Rack, wire: Wire, world_size: int, job: str = "pair") -> list[Wor
 
 def ints(*values: int) -> bytes:
     return struct.pack(f"<{len(values)}i", *values)
+
+
+def contribute(workers: list[Worker], round_number: int, imm: int = 0xA) -> None:
+    for rank, worker in enumerate(workers):
+        worker.write(worker.pairs[0], SUM_I32, round_number, ints(1 + rank, 10 * round_number), imm)
+
+
+def has(wire: Wire, worker: Worker, *immediates: int) -> None:
+    wire.pump(lambda: worker.pairs[0].completions == list(immediates))
 
 
 def ended(workers: list[Worker], fault: str, *parts: str) -> None:

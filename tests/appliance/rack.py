@@ -24,7 +24,8 @@ APPLIANCE_IP = "10.77.0.1"
 WORKER_IP = "10.77.0.2"
 CONTROL_PORT = 4790
 CLONE_NEWNET = 0x40000000
-START_S = 60.0
+PATIENCE_S = 120.0
+"""For what must come, a start of DPDK included: reached in failure only. A shared machine stands still for seconds."""
 
 
 def ip(*words: str) -> None:
@@ -36,6 +37,7 @@ class Rack:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)  # a killed run's
         ip("netns", "add", name)
         ip(
             "-n",
@@ -67,7 +69,7 @@ class Rack:
             check=False,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
         )
 
     def inside(self, make: Callable[[], T]) -> T:
@@ -85,9 +87,22 @@ class Rack:
         thread.join()
         return result[0]
 
+    def ping(self, times: int, *options: str) -> None:
+        """All are answered. One ping(8) each: it waits long only for its first answer."""
+        for _ in range(times):
+            answer = self.run("ping", "-c", "1", "-W", "30", *options, APPLIANCE_IP)
+            assert "1 received" in answer.stdout, answer.stdout
+
+    def neighbour(self) -> dict[str, Any]:
+        """What the worker's kernel knows about the appliance's address."""
+        known: list[dict[str, Any]] = json.loads(
+            self.run("ip", "-j", "neighbour", "show", APPLIANCE_IP).stdout
+        )
+        return known[0]
+
     def control_socket(self) -> socket.socket:
         """A TCP connection to the appliance's control plane."""
-        return self.inside(lambda: socket.create_connection(("127.0.0.1", CONTROL_PORT), 10))
+        return self.inside(lambda: socket.create_connection(("127.0.0.1", CONTROL_PORT), PATIENCE_S))
 
 
 def toml(tables: dict[str, dict[str, Any]]) -> str:
@@ -100,14 +115,23 @@ def toml(tables: dict[str, dict[str, Any]]) -> str:
 
 
 def tables(folder: Path) -> dict[str, dict[str, Any]]:
-    """A configuration that starts here: ordinary pages, and a lane that sleeps because it shares its core."""
+    """A configuration that starts here: ordinary pages, and a lane that sleeps because it shares its core.
+
+    A worker of these tests is one Python process on a machine that others use: a result may stay unacknowledged for
+    seven times 0.54 s before that is a fault, and there is a minute to answer one.
+    """
     vdev = "--vdev=net_af_packet0,iface=appliance0,framesz=8192,blocksz=131072,framecnt=512,qdisc_bypass=1"
     return {
         "data": {"address": f"{APPLIANCE_IP}/24"},
         "port": {"device": vdev},
         "memory": {"huge_pages": False, "memory_mib": 128},
         "lanes": {"cores": [max(os.sched_getaffinity(0))], "idle_sleep_us": 100},
-        "limits": {"retransmit_exponent": 12, "waiting_event_s": 0.3, "progress_s": 1.0},
+        "limits": {
+            "retransmit_exponent": 17,
+            "waiting_event_s": 0.3,
+            "progress_s": 10.0,
+            "deadline_s": 60.0,
+        },
         "stats": {"path": str(folder / "stats")},
         "status": {"socket": str(folder / "status.sock")},
     }
@@ -150,7 +174,7 @@ class Appliance:
         """What it says about itself."""
         text = b""
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(10)
+            connection.settimeout(PATIENCE_S)
             connection.connect(str(self.folder / "status.sock"))
             while part := connection.recv(65536):
                 text += part
@@ -161,11 +185,11 @@ class Appliance:
         """Exit code of a stop by a signal."""
         if self.process.poll() is None:
             self.process.send_signal(number)
-        return self.process.wait(START_S)
+        return self.process.wait(PATIENCE_S)
 
     def failure(self) -> tuple[int, str]:
         """Exit code and stderr of a start that fails."""
-        code = self.process.wait(START_S)
+        code = self.process.wait(PATIENCE_S)
         return code, self.stderr
 
 
@@ -174,11 +198,11 @@ def library(folder: Path, source: str) -> Path:
     path = folder / "before.so"
     flags = subprocess.run(["pkg-config", "--cflags", "libdpdk"], check=True, capture_output=True, text=True)
     command = ["cc", "-shared", "-fPIC", "-o", str(path), *flags.stdout.split(), "-x", "c", "-"]
-    subprocess.run(command, input=source, check=True, text=True, timeout=120)
+    subprocess.run(command, input=source, check=True, text=True, timeout=PATIENCE_S)
     return path
 
 
-def until(true: Callable[[], bool], seconds: float = 10.0) -> None:
+def until(true: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
     """Wait for something that happens in another process."""
     deadline = time.monotonic() + seconds
     while not true():

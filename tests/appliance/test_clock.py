@@ -13,6 +13,8 @@ from tests.appliance.worker import Wire
 
 LAST_ROUND_TIME = 64 + 512 + 152
 """Byte in the segment: the header, one lane, and what comes before it in the first job's row."""
+ROUNDS = 3
+"""A lane that is stopped between reading its clock and its ring tells an old time: not three times in a row."""
 WRONG_TSC = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -33,11 +35,14 @@ def test_the_time_of_a_round_does_not_drift(start: Start, rack: Rack, tmp_path: 
     wire = Wire(rack)
     (worker,) = join(rack, wire, 1)
     time.sleep(2)  # a tenth of this is what the lane's clock would be late
-    earliest = time.time()
-    worker.write(worker.pairs[0], SUM_I32, 0, ints(1), 1)
-    wire.pump(lambda: worker.pairs[0].completions == [1])
-    latest = time.time()
-    (told_us,) = struct.unpack_from("<Q", (tmp_path / "stats").read_bytes(), LAST_ROUND_TIME)
-    assert earliest - 0.05 < told_us / 1e6 < latest + 0.05
-    worker.leave(1, 0)
+    off = []
+    for number in range(ROUNDS):
+        earliest = time.time()
+        worker.write(worker.pairs[0], SUM_I32, number, ints(1), number)
+        wire.pump(lambda number=number: len(worker.pairs[0].completions) == number + 1)
+        latest = time.time()
+        (told_us,) = struct.unpack_from("<Q", (tmp_path / "stats").read_bytes(), LAST_ROUND_TIME)
+        off.append(max(earliest - told_us / 1e6, told_us / 1e6 - latest))
+    assert min(off) < 0.05, off
+    worker.leave(ROUNDS, 0)
     assert appliance.stop() == 0

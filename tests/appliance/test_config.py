@@ -76,8 +76,8 @@ def test_what_the_example_shows_commented_out_are_the_defaults(tmp_path: Path) -
         (
             "limits",
             "deadline_s",
-            1.9,
-            "deadline_s = 1.9 cannot be kept when a fault is seen after progress_s = 1:",
+            10.9,
+            "deadline_s = 10.9 cannot be kept when a fault is seen after progress_s = 10:",
         ),
         ("control", "port", "4790", "control.port = '4790': Input should be a valid integer"),
         ("control", "address", "10.77.0.2", "set control.insecure_listen = true"),

@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 
-from tests.appliance.rack import APPLIANCE_IP, Appliance, Rack, tables, until
+from tests.appliance.job import refused
+from tests.appliance.rack import APPLIANCE_IP, PATIENCE_S, Appliance, Rack, tables, until
 from tests.appliance.worker import Control
 
 
 @pytest.fixture(scope="module")
 def appliance(rack: Rack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
-    """One with little patience and room for three jobs."""
-    folder = tmp_path_factory.mktemp("impatient")
+    """One with room for three jobs."""
+    folder = tmp_path_factory.mktemp("three")
     configuration = tables(folder)
-    configuration["limits"] |= {"join_timeout_s": 1.5, "max_jobs": 3}
+    configuration["limits"] |= {"max_jobs": 3}
     appliance = Appliance(rack, folder, configuration)
     appliance.ready()
     yield appliance
@@ -30,16 +31,6 @@ def no_job_is_left(appliance: Appliance) -> Iterator[None]:
     yield
     until(lambda: not appliance.status()["jobs"])
     assert "Traceback" not in appliance.stderr
-
-
-def refused(control: Control, reason: str, *parts: str) -> None:
-    """The refusal has the reason and all parts, and is the last message."""
-    message = control.receive()
-    assert message["type"] == "refused", message
-    assert message["reason"] == reason
-    for part in parts:
-        assert part in message["message"]
-    assert control.receive()["type"] == "closed"
 
 
 @pytest.mark.parametrize(
@@ -116,7 +107,7 @@ def test_ranks_that_disagree_are_all_told(
 def until_joined(rack: Rack, control: Control) -> None:
     """Ping and pong: the appliance has read the join before it answers."""
     del rack
-    assert control.connection.ping().wait(10)
+    assert control.connection.ping().wait(PATIENCE_S)
 
 
 @pytest.mark.parametrize(
@@ -149,18 +140,6 @@ def test_an_oversized_message_closes_the_connection(rack: Rack) -> None:
     assert Control(rack, plan="x" * 70000).receive()["type"] == "closed"
 
 
-def test_a_rank_that_never_comes_is_named(rack: Rack) -> None:
-    controls = [Control(rack, rank, world_size=4) for rank in (0, 2)]
-    for control in controls:
-        refused(control, "timeout", "ranks 1, 3 of job test did not join within 1.5 s")
-
-
-def test_a_rank_that_does_not_connect_is_named(rack: Rack) -> None:
-    control = Control(rack)
-    assert control.receive()["type"] == "offer"
-    refused(control, "timeout", "rank 0 (host host-0) of job test did not connect and probe within 1.5 s")
-
-
 def test_a_second_join_of_a_rank_replaces_the_first(rack: Rack) -> None:
     first = Control(rack, 0, world_size=2)
     until_joined(rack, first)
@@ -182,7 +161,7 @@ def test_a_later_restart_ends_the_older_life_at_once(rack: Rack) -> None:
         message = control.receive()
         assert (message["type"], message["rank"]) == ("ended", 0)
         assert "(restart 1, this life is restart 0)" in message["message"]
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 20  # else the deadline of 60 s would end it
     late = Control(rack, 1, world_size=2, restart_count=0)
     refused(
         late, "replaced", "rank 1 (host host-1) is of restart 0 of job test, restart 1 has already joined"
@@ -200,7 +179,7 @@ def test_a_lost_connection_is_told_to_all_others(rack: Rack) -> None:
         assert control.receive()["type"] == "offer"
     controls[1].close()
     for control in (controls[0], controls[2]):
-        message = control.receive(5)
+        message = control.receive()
         assert (message["type"], message["fault"], message["rank"]) == ("ended", "connection_lost", 1)
         assert "rank 1 (host host-1)" in message["message"]
         assert control.receive()["type"] == "closed"

@@ -4,47 +4,10 @@ rank has by then. A worker that does not read the wire acknowledges nothing, whi
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-
 import pytest
 
-from tests.appliance.job import MAX_F32, SUM_I32, at_rest, ended, ints, join
-from tests.appliance.rack import Appliance, Rack
+from tests.appliance.job import MAX_F32, SUM_I32, contribute, ended, has, ints
 from tests.appliance.worker import Wire, Worker
-
-
-@pytest.fixture
-def pair(rack: Rack, appliance: Appliance, wire: Wire) -> Iterator[list[Worker]]:
-    """Two ranks of a job that is ready; afterwards nothing of it is left."""
-    before = at_rest(appliance)
-    workers = join(rack, wire, 2)
-    yield workers
-    for worker in workers:
-        worker.control.close()
-    assert at_rest(appliance) == before
-    assert "Traceback" not in appliance.stderr
-
-
-@pytest.fixture
-def three(rack: Rack, appliance: Appliance, wire: Wire) -> Iterator[list[Worker]]:
-    """Three ranks of a job that is ready."""
-    before = at_rest(appliance)
-    workers = join(rack, wire, 3)
-    yield workers
-    for worker in workers:
-        worker.control.close()
-    assert at_rest(appliance) == before
-    assert "Traceback" not in appliance.stderr
-
-
-def contribute(workers: list[Worker], round_number: int, imm: int = 0xA) -> None:
-    for rank, worker in enumerate(workers):
-        worker.write(worker.pairs[0], SUM_I32, round_number, ints(1 + rank, 10 * round_number), imm)
-
-
-def has(wire: Wire, worker: Worker, *immediates: int) -> None:
-    wire.pump(lambda: worker.pairs[0].completions == list(immediates))
 
 
 def acknowledged(wire: Wire, worker: Worker) -> None:
@@ -160,22 +123,6 @@ def test_a_resume_with_impossible_numbers_is_refused(pair: list[Worker], receive
     ended(pair[1:], "connection_lost", "rank 0 (host host-0)")
 
 
-def test_a_rank_that_does_not_resume_ends_the_job_in_time(pair: list[Worker], wire: Wire) -> None:
-    pair[1].hush()
-    contribute(pair, 0)
-    has(wire, pair[0], 0xA)
-    began = time.monotonic()
-    pair[0].halted()
-    pair[1].halted()
-    pair[0].resume()
-    message = pair[0].expect("ended")
-    assert time.monotonic() - began < 4  # deadline 5 s, of which 1 s is for seeing the fault
-    assert (message["fault"], message["resumable"], message["complete"]) == ("retry_exceeded", False, [1, 0])
-    assert "rank 1 (host host-1) did not resume within" in message["message"]
-    assert "does not acknowledge" in message["message"]
-    assert pair[1].expect("ended")["message"] == message["message"]
-
-
 def test_who_dies_while_others_resume_keeps_no_result_from_them(three: list[Worker], wire: Wire) -> None:
     three[1].hush()
     three[2].hush()
@@ -229,28 +176,6 @@ def test_a_disagreement_is_told_after_what_is_complete_is_delivered(pair: list[W
     for worker in pair:
         message = worker.expect("ended")
         assert (message["fault"], message["complete"]) == ("length_mismatch", [1, 0])
-
-
-def test_a_path_that_fails_again_and_again_ends_in_one_deadline(pair: list[Worker]) -> None:
-    """Every probe passes, no result ever does: those who wait see one fault."""
-    contribute(pair, 0)
-    began = time.monotonic()
-    message = pair[0].expect("ended")
-    while message["resumable"]:
-        pair[1].expect("ended")
-        for worker in pair:
-            worker.hush()
-        for worker in pair:
-            worker.resume()
-        for worker in pair:
-            worker.connect()
-        for worker in pair:
-            for end in worker.pairs:
-                worker.write(end, 0, 0, bytes(worker.mtu), 0x50534350)
-        message = pair[0].expect("ended")
-        assert time.monotonic() - began < 8
-    assert message["fault"] == "retry_exceeded"
-    assert time.monotonic() - began < 6
 
 
 def test_who_is_leaving_takes_part_in_no_further_epoch(pair: list[Worker], wire: Wire) -> None:

@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 
 import pytest
 
 from tests.appliance.job import MAX_F32, SUM_I32, at_rest, ended, ints, join
 from tests.appliance.rack import Appliance, Rack
 from tests.appliance.worker import Wire, Worker
-
-
-@pytest.fixture
-def pair(rack: Rack, wire: Wire) -> Iterator[list[Worker]]:
-    """Two ranks of a job that is ready."""
-    workers = join(rack, wire, 2)
-    yield workers
-    for worker in workers:
-        worker.control.close()
 
 
 def test_the_sum_comes_back_and_everything_is_given_back(

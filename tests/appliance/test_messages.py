@@ -13,17 +13,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, example, given, seed, settings
 from hypothesis import strategies as st
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from pascaline_appliance.contract import control as contract
 from tests.appliance.job import at_rest, join
-from tests.appliance.rack import CONTROL_PORT, WORKER_IP, Appliance, Rack
+from tests.appliance.rack import CONTROL_PORT, PATIENCE_S, WORKER_IP, Appliance, Rack
 from tests.appliance.worker import Wire
 
-PATIENCE_S = 0.05
+ANSWER_S = 0.05
 """For what the appliance has to say about one message; the answer to a sound one takes less."""
 POLITE = {1000, 1003, 1006, 1007, 1008, 1009}
 """Close codes that say what the peer did. 1011 says that the appliance failed; 1006: cut without one."""
@@ -126,7 +126,7 @@ def converse(connection: ClientConnection, messages: list[str | bytes]) -> None:
             connection.send(message)
             try:
                 while True:
-                    contract.from_appliance.validate_json(connection.recv(PATIENCE_S))
+                    contract.from_appliance.validate_json(connection.recv(ANSWER_S))
             except TimeoutError:
                 pass
     except ConnectionClosed as closed:
@@ -135,14 +135,13 @@ def converse(connection: ClientConnection, messages: list[str | bytes]) -> None:
         assert closed.rcvd is None or code == 1000 or closed.rcvd.reason or code == 1007, "no reason is given"
 
 
-def explore(rack: Rack, examples: int, derandomize: bool) -> None:
-    """So many conversations, each on a connection of its own."""
+def explore(rack: Rack, examples: int, number: int | None) -> None:
+    """So many conversations, each on a connection of its own: those of this number, or new ones."""
 
     @settings(
         max_examples=examples,
         deadline=None,
         database=None,
-        derandomize=derandomize,
         suppress_health_check=list(HealthCheck),
     )
     @given(conversations)
@@ -150,12 +149,17 @@ def explore(rack: Rack, examples: int, derandomize: bool) -> None:
     @example([json.dumps(JOIN | {"\u0800" * 60: 1})])
     def one(messages: list[str | bytes]) -> None:
         connection = connect(
-            f"ws://127.0.0.1:{CONTROL_PORT}", sock=rack.control_socket(), compression=None, max_size=None
+            f"ws://127.0.0.1:{CONTROL_PORT}",
+            sock=rack.control_socket(),
+            compression=None,
+            max_size=None,
+            open_timeout=PATIENCE_S,
+            ping_timeout=PATIENCE_S,
         )
         with connection:
             converse(connection, messages)
 
-    one()
+    (one if number is None else seed(number)(one))()
 
 
 @pytest.fixture
@@ -170,14 +174,15 @@ def unharmed(rack: Rack, appliance: Appliance, wire: Wire) -> Iterator[None]:
 
 
 def test_no_message_harms_the_appliance(rack: Rack, unharmed: None) -> None:
-    explore(rack, 100, derandomize=True)
+    explore(rack, 100, 0)
 
 
 @pytest.mark.skipif("PASCALINE_FUZZ_SECONDS" not in os.environ, reason="for `make fuzz`, which says how long")
 def test_no_message_harms_it_for_so_long(rack: Rack, unharmed: None, record_property: Any) -> None:
     end = time.monotonic() + float(os.environ["PASCALINE_FUZZ_SECONDS"])
-    conversations_held = 0
+    first = int(os.environ.get("PASCALINE_FUZZ_SEED", "0"))
+    held = 0
     while time.monotonic() < end:
-        explore(rack, 50, derandomize=False)
-        conversations_held += 50
-        record_property("conversations", conversations_held)
+        explore(rack, 50, first + held if first else None)
+        held += 50
+        record_property("conversations", held)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.appliance.conftest import Start
-from tests.appliance.rack import WORKER_IP, Rack, ip, until
+from tests.appliance.rack import PATIENCE_S, WORKER_IP, Rack, ip, until
 
 HUGE_PAGES = Path("/sys/kernel/mm/hugepages/hugepages-2048kB")
 AF_PACKET = "--vdev=net_af_packet0,framesz=8192,blocksz=131072,framecnt=512,iface="
@@ -142,7 +142,7 @@ def test_a_crash_leaves_nothing_that_hinders_the_next_start(start: Start, tmp_pa
 def test_systemd_is_told(start: Start, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:
         notified.bind(str(tmp_path / "notify"))
-        notified.settimeout(10)
+        notified.settimeout(PATIENCE_S)
         appliance = start(environment={"NOTIFY_SOCKET": str(tmp_path / "notify")})
         assert notified.recv(100) == b"READY=1"
         assert appliance.stop() == 0
@@ -154,7 +154,7 @@ def test_the_rack_s_address_is_listened_on_only_when_told_and_said_so(start: Sta
     appliance.ready()
     assert f"control.insecure_listen = true: {WORKER_IP}:4790 takes any worker" in appliance.stderr
     for address in ("127.0.0.1", WORKER_IP):
-        rack.inside(lambda address=address: socket.create_connection((address, 4790), 5)).close()
+        rack.inside(lambda address=address: socket.create_connection((address, 4790), PATIENCE_S)).close()
     assert appliance.stop() == 0
 
 
@@ -184,11 +184,11 @@ def test_status_says_what_runs(start: Start, tmp_path: Path) -> None:
         "--socket",
         str(tmp_path / "status.sock"),
     ]
-    text = subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
+    text = subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE_S).stdout
     assert "RoCE MTU 4096 bytes, payload lent, 10.77.0.1/24" in text
     assert "single lane" in text
     until(lambda: appliance.status()["lanes"][0]["polls"] > 0)
     assert appliance.stop() == 0
-    late = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
+    late = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
     assert late.returncode == 18
     assert "no appliance answers at" in late.stderr

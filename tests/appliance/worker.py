@@ -18,12 +18,14 @@ from typing import Any
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from tests.appliance.rack import APPLIANCE_IP, WORKER_IP, Rack
+from tests.appliance.rack import APPLIANCE_IP, PATIENCE_S, WORKER_IP, Rack, until
 
 IMM_PROBE = 0x50534350
 ACK, FIRST, MIDDLE, LAST_IMM, ONLY_IMM = 0x11, 0x06, 0x07, 0x09, 0x0B
 WITH_RETH = {0x06, 0x0A, 0x0B}
 WITH_IMM = {0x09, 0x0B}
+SO_RCVBUFFORCE = 33
+"""Linux; what comes while this process does not run is kept."""
 QPNS = itertools.count(0x10000)
 """One wire carries the pairs of many jobs, and a packet finds its pair by QPN alone: drawn at random, two of some
 hundred would be equal one day in ten."""
@@ -73,12 +75,12 @@ class Wire:
         )
         self.socket.bind(("worker0", 0x0800))
         self.socket.settimeout(0.05)
+        self.socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 23)
         self.pairs: list[QueuePair] = []
         """Of all workers of this interface."""
-        rack.run("ping", "-c1", "-W5", APPLIANCE_IP)
-        neighbours = json.loads(rack.run("ip", "-j", "neighbour", "show", APPLIANCE_IP).stdout)
+        until(lambda: rack.run("ping", "-c1", "-W5", APPLIANCE_IP).returncode == 0)
         own = rack.run("cat", "/sys/class/net/worker0/address").stdout.strip()
-        self.ethernet = bytes.fromhex((neighbours[0]["lladdr"] + own).replace(":", "")) + b"\x08\x00"
+        self.ethernet = bytes.fromhex((rack.neighbour()["lladdr"] + own).replace(":", "")) + b"\x08\x00"
 
     def send(self, transport: bytes) -> None:
         """One RoCE packet from its BTH to its payload."""
@@ -101,7 +103,7 @@ class Wire:
         assert packet[-4:] == icrc(packet[:-4]), "wrong ICRC"
         return packet[28:-4]
 
-    def pump(self, true: Any, seconds: float = 10) -> None:
+    def pump(self, true: Any, seconds: float = PATIENCE_S) -> None:
         """Execute what arrives until something is true."""
         deadline = time.monotonic() + seconds
         while not true():
@@ -171,7 +173,13 @@ class Control:
     def _open(self, rack: Rack) -> None:
         self.stack = contextlib.ExitStack()
         self.connection = self.stack.enter_context(
-            connect("ws://127.0.0.1:4790", sock=rack.control_socket(), compression=None)
+            connect(
+                "ws://127.0.0.1:4790",
+                sock=rack.control_socket(),
+                compression=None,
+                open_timeout=PATIENCE_S,
+                ping_timeout=PATIENCE_S,
+            )
         )
 
     @classmethod
@@ -184,13 +192,20 @@ class Control:
     def send(self, message: dict[str, Any]) -> None:
         self.connection.send(json.dumps(message))
 
-    def receive(self, timeout: float = 10) -> dict[str, Any]:
+    def receive(self, timeout: float = PATIENCE_S) -> dict[str, Any]:
         """The next message; {"closed": reason} at the end of the connection."""
         try:
             message: dict[str, Any] = json.loads(self.connection.recv(timeout))
         except ConnectionClosed as closed:
             return {"type": "closed", "reason": closed.rcvd.reason if closed.rcvd else ""}
         return message
+
+    def receive_within(self, seconds: float) -> dict[str, Any] | None:
+        """The next message, if it comes so soon."""
+        try:
+            return self.receive(seconds)
+        except TimeoutError:
+            return None
 
     def close(self) -> None:
         """End the connection without a leave."""
@@ -236,7 +251,12 @@ class Worker:
 
     def connect(self) -> None:
         """From Offer to Connected, in a job's first epoch or a later one."""
-        self.offer = self.expect("offer")
+        self.accept(self.expect("offer"))
+        self.expect("connected")
+
+    def accept(self, offer: dict[str, Any]) -> None:
+        """New queue pairs for what is offered."""
+        self.offer = offer
         self.mtu = self.offer["mtu"]
         received = [pair.received for pair in self.pairs] or [0] * len(self.offer["pools"])
         self.hush()
@@ -260,7 +280,6 @@ class Worker:
             for number, pair in enumerate(self.pairs)
         ]
         self.control.send({"type": "connect", "pools": ends})
-        self.expect("connected")
 
     def probe(self, pools: int = 2) -> None:
         """Both probes of every pool, or of the first."""

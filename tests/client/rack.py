@@ -23,6 +23,8 @@ from pascaline.link.emulated.ops import combine
 from pascaline.reduce import Line, op_windows
 from pascaline.session.epochs import Epochs
 
+PATIENCE_S = 60.0
+"""For what must come: reached in failure only, since a shared machine may stand still for seconds."""
 MTU = 16
 OPS = ["sum_f32", "sum_i32", "max_f32", "sum_f16", "sum_bf16"]
 
@@ -166,7 +168,7 @@ class Rack:
         world_size: int,
         data: tuple[int, int] = (4, 64),
         small: tuple[int, int] = (2, 16),
-        deadline_s: float = 5.0,
+        deadline_s: float = PATIENCE_S,
         tables: Mapping[str, tuple[int, ...]] | None = None,
     ) -> None:
         self.world_size, self.deadline_s = world_size, deadline_s

@@ -54,7 +54,7 @@ ranks_and_values = st.tuples(st.integers(1, 64), st.integers(1, 12)).flatmap(
 
 
 @given(ranks_and_values)
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_fixed32_is_within_its_bound(x: np.ndarray) -> None:
     n = len(x)
     contributions = list(x)
@@ -71,7 +71,6 @@ def test_fixed32_is_within_its_bound(x: np.ndarray) -> None:
 
 
 @given(ranks_and_values, st.randoms(use_true_random=False))
-@settings(deadline=None)
 def test_fixed32_does_not_depend_on_the_order_of_ranks(x: np.ndarray, random: object) -> None:
     contributions = list(x)
     first = reduce_by(Fixed32(len(x)), contributions)

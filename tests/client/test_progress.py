@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,11 +17,15 @@ from pascaline.errors import EpochEnded, PascalineError, SessionClosed, Timeout
 from pascaline.session.progress import Progress
 from pascaline.session.work import Work
 
-from .rack import Rack
+from .interrupt import ctrl_c
+from .rack import PATIENCE_S, Rack
+
+TIMEOUT_S = 60.0
+"""Ends a round that nothing else ends."""
 
 
 def progress_of(
-    rack: Rack, rank: int, timeout_s: float = 20.0, hang_up: Callable[[], None] = lambda: None
+    rack: Rack, rank: int, timeout_s: float = TIMEOUT_S, hang_up: Callable[[], None] = lambda: None
 ) -> Progress:
     lines = rack.lines(rank)
     epochs = rack.epochs_of(rank, lines)
@@ -43,7 +45,7 @@ def pair(rack: Rack) -> Iterator[list[Progress]]:
     yield both
     for progress in both:
         progress.end(SessionClosed("the test is over"))
-        assert progress.wait_ended(5)
+        assert progress.wait_ended(PATIENCE_S)
 
 
 def submit(
@@ -59,15 +61,15 @@ def test_many_in_flight_complete_in_order(pair: list[Progress]) -> None:
     works = [[submit(p, t, i) for i, t in enumerate(ts)] for p, ts in zip(pair, tensors, strict=True)]
     for row in works:
         for work in reversed(row):
-            assert work.wait(10)
+            assert work.wait(PATIENCE_S)
     assert all((tensor == 3).all() for row in tensors for tensor in row)
-    assert all(progress.wait_idle(5) for progress in pair)
+    assert all(progress.wait_idle(PATIENCE_S) for progress in pair)
 
 
 def test_fixed32_uses_both_lines(pair: list[Progress]) -> None:
     tensors = [np.linspace(-1, 1, 500, dtype=np.float32) for _ in pair]
     works = [submit(p, t, 0, codecs.Fixed32(2)) for p, t in zip(pair, tensors, strict=True)]
-    assert all(work.wait(10) for work in works)
+    assert all(work.wait(PATIENCE_S) for work in works)
     assert tensors[0].tobytes() == tensors[1].tobytes()
     np.testing.assert_allclose(tensors[0], 2 * np.linspace(-1, 1, 500), atol=1e-8)
 
@@ -79,7 +81,7 @@ def test_a_wait_can_time_out_and_the_work_goes_on(pair: list[Progress]) -> None:
         work.wait(0.05)
     assert not work.is_completed()
     submit(pair[1], np.ones(3, np.float32))
-    assert work.wait(10)
+    assert work.wait(PATIENCE_S)
     assert tensor.tolist() == [2, 2, 2]
 
 
@@ -90,7 +92,7 @@ def test_an_end_reaches_every_pending_work_and_every_later_call(pair: list[Progr
     pair[0].end(EpochEnded("a later one", "stopping"))
     for work in works:
         with pytest.raises(EpochEnded, match="rank 1 does not answer"):
-            work.wait(5)
+            work.wait(PATIENCE_S)
     assert rack.links[0].closed  # the flush came before the error
     with pytest.raises(EpochEnded) as caught:
         submit(pair[0], np.ones(1, np.float32))
@@ -100,14 +102,14 @@ def test_an_end_reaches_every_pending_work_and_every_later_call(pair: list[Progr
 def test_a_rank_that_never_comes_is_named_by_the_deadline() -> None:
     rack = Rack(2)
     progress = progress_of(rack, 0, timeout_s=0.3)
-    work = submit(progress, np.ones(1, np.float32), 17)
     progress.now_waiting_for([1], "rank 1 (host trainer-02)")
+    work = submit(progress, np.ones(1, np.float32), 17)
     with pytest.raises(
         Timeout, match=r"all_reduce 17 has waited .* \(limit 0\.3 s\) for rank 1 \(host trainer-02\)"
     ) as e:
-        work.wait(5)
+        work.wait(PATIENCE_S)
     assert e.value.ranks == (1,)
-    assert progress.wait_ended(5)
+    assert progress.wait_ended(PATIENCE_S)
 
 
 def test_a_defect_ends_the_wait_too(pair: list[Progress]) -> None:
@@ -117,26 +119,30 @@ def test_a_defect_ends_the_wait_too(pair: list[Progress]) -> None:
 
     work = submit(pair[0], np.ones(1, np.float32), 0, Broken("broken", "sum_f32", "<f4"))
     with pytest.raises(PascalineError, match=r"internal error.*a defect"):
-        work.wait(5)
+        work.wait(PATIENCE_S)
 
 
 def test_other_threads_run_while_a_round_waits(pair: list[Progress]) -> None:
     work = submit(pair[0], np.ones(1, np.float32))
-    counted = 0
-    end = time.monotonic() + 0.3
-    while time.monotonic() < end:
-        counted += 1
-    assert counted > 10_000
+    most = 0
+    for _ in range(20):  # the machine may stand still in one stretch, not in all
+        counted = 0
+        end = time.monotonic() + 0.3
+        while time.monotonic() < end:
+            counted += 1
+        most = max(most, counted)
+        if most > 10_000:
+            break
+    assert most > 10_000
     assert not work.is_completed()
 
 
 def test_ctrl_c_ends_a_wait(pair: list[Progress]) -> None:
     work = submit(pair[0], np.ones(1, np.float32))
-    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
     began = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), ctrl_c():
         work.wait()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < TIMEOUT_S / 2
 
 
 def test_a_torch_future_carries_tensor_and_error(pair: list[Progress]) -> None:
@@ -172,7 +178,7 @@ def test_a_wait_in_a_callback_is_refused_instead_of_hanging(pair: list[Progress]
         submit(pair[1], np.ones(1, np.float32), sequence)
     with pytest.raises(Exception, match=r"chain the next step with then\(\)"):
         chained.wait()
-    assert second.wait(10)
+    assert second.wait(PATIENCE_S)
 
 
 @pytest.mark.parametrize("defect", [False, True])
@@ -182,9 +188,9 @@ def test_an_end_that_was_decided_here_hangs_up(defect: bool) -> None:
     if defect:
         rack.links[0].completions = None  # type: ignore[assignment,method-assign]
     with pytest.raises(PascalineError, match="internal error" if defect else "has waited"):
-        submit(progress, np.ones(1, np.float32)).wait(5)
-    assert hung_up.wait(5)
-    assert progress.wait_ended(5)
+        submit(progress, np.ones(1, np.float32)).wait(PATIENCE_S)
+    assert hung_up.wait(PATIENCE_S)
+    assert progress.wait_ended(PATIENCE_S)
 
 
 def test_leave_comes_after_what_was_submitted_before_it_and_nothing_is_taken_after_it() -> None:
@@ -202,9 +208,9 @@ def test_leave_comes_after_what_was_submitted_before_it_and_nothing_is_taken_aft
     with pytest.raises(SessionClosed, match="is leaving"):
         submit(progress, np.ones(1, np.float32), 1)
     progress.start()
-    assert work.wait(5)
+    assert work.wait(PATIENCE_S)
     progress.end(SessionClosed("the test is over"))
-    assert progress.wait_ended(5)
+    assert progress.wait_ended(PATIENCE_S)
     assert rack.heard == [(0, control.Leave(received=[1, 0]))]
 
 

@@ -90,7 +90,7 @@ calls = st.lists(st.tuples(st.integers(1, 150), st.sampled_from(EXACT)), min_siz
 
 
 @given(calls, st.integers(1, 4), st.integers(1, 4), st.integers())
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_any_tensors_in_any_turn_order_are_summed_in_place(
     calls: list[tuple[int, str]], world_size: int, window: int, seed: int
 ) -> None:

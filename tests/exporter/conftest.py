@@ -20,6 +20,11 @@ import pytest
 
 CONTRACT = Path(__file__).parents[2] / "dpdk_c" / "contract" / "psc_stats.def.h"
 
+AHEAD_S = 4.0
+"""Of our heartbeats: the exporter takes up to 5 s for clocks that differ, and so this process may stand still for 8."""
+PATIENCE_S = 120.0
+"""For what must come: reached in failure only."""
+
 ffi: Any = cffi.FFI()
 ffi.cdef(CONTRACT.read_text())
 constants: Any = ffi.dlopen(None)
@@ -56,7 +61,7 @@ class SegmentWriter:
         self.header.magic = constants.PSC_STATS_MAGIC
         unpublished.rename(path)
 
-    def beat(self, age_s: float = 0.0) -> None:
+    def beat(self, age_s: float = -AHEAD_S) -> None:
         """Renew the heartbeat."""
         self.header.heartbeat_us = int((time.time() - age_s) * 1e6)
 
@@ -99,7 +104,7 @@ class Exporter:
             self.process = subprocess.Popen(command, stderr=stderr)
         self.address = self._wait_for_address()
 
-    def _wait_for_address(self, timeout_s: float = 30) -> str:
+    def _wait_for_address(self, timeout_s: float = PATIENCE_S) -> str:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline and self.process.poll() is None:
             if found := re.search(r"http://(\S+)/metrics", self.log.read_text()):
@@ -108,7 +113,7 @@ class Exporter:
         raise AssertionError(f"the exporter did not start:\n{self.log.read_text()}")
 
     def scrape(self) -> str:
-        with urllib.request.urlopen(f"http://{self.address}/metrics", timeout=10) as response:
+        with urllib.request.urlopen(f"http://{self.address}/metrics", timeout=PATIENCE_S) as response:
             return response.read().decode()
 
     def value(self, series: str) -> float | None:
@@ -118,7 +123,7 @@ class Exporter:
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=10)
+        return self.process.wait(timeout=PATIENCE_S)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Exporter, SegmentWriter, constants, ffi
+from .conftest import PATIENCE_S, Exporter, SegmentWriter, constants, ffi
 
 GOLDEN = Path(__file__).with_name("golden.prom")
 UP = "pascaline_up"
@@ -99,7 +100,7 @@ def test_a_row_that_changes_its_identity_is_left_out(stats_path: Path, exporter:
 
 
 def break_nothing(segment: SegmentWriter) -> None:
-    segment.last_beat(age_s=1)
+    segment.beat()
 
 
 def break_magic(segment: SegmentWriter) -> None:
@@ -133,8 +134,11 @@ def break_layout(segment: SegmentWriter) -> None:
         (break_magic, "begins with 0x00000000"),
         (break_version, "writes version 2 of the statistics segment and this exporter reads version 1"),
         (break_stopped, "was stopped"),
-        (heartbeat_in_the_future, "renewed its heartbeat 7200 s in the future: the clock was set back"),
-        (break_heartbeat, "last renewed its heartbeat 60 s ago"),
+        (
+            heartbeat_in_the_future,
+            r"renewed its heartbeat 7(200|1\d\d) s in the future: the clock was set back",
+        ),
+        (break_heartbeat, r"last renewed its heartbeat [67]\d s ago"),
         (break_layout, "is damaged"),
     ],
 )
@@ -149,7 +153,7 @@ def test_only_a_live_segment_of_our_version_is_up(
         assert ("pascaline_lane" in output) == up
     warnings = [line for line in exporter.log.read_text().splitlines() if "serving" not in line]
     assert len(warnings) == (0 if up else 1), "one sentence per cause, however often it is scraped"
-    assert up or sentence in warnings[0]
+    assert up or re.search(sentence, warnings[0])
 
 
 def test_without_a_segment_it_serves_up_0_and_says_what_to_do(exporter: Exporter) -> None:
@@ -173,7 +177,7 @@ def test_sigterm_ends_it_cleanly(exporter: Exporter) -> None:
 
 def test_a_taken_port_is_one_sentence(exporter: Exporter) -> None:
     command = [sys.executable, "-m", "pascaline_exporter.cli", "--listen", exporter.address]
-    second = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    second = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert second.returncode == 1
     assert "cannot listen on 127.0.0.1" in second.stderr and second.stderr.count("\n") == 1
 
@@ -187,21 +191,33 @@ def prometheus(exporter: Exporter, tmp_path: Path) -> Iterator[str]:
         "scrape_configs:\n"
         f"  - {{job_name: pascaline, static_configs: [{{targets: ['{exporter.address}']}}]}}\n"
     )
-    address = "127.0.0.1:19790"
     command = [
         "prometheus",
         f"--config.file={config}",
         f"--storage.tsdb.path={tmp_path / 'tsdb'}",
-        f"--web.listen-address={address}",
-        "--log.level=error",
+        "--web.listen-address=127.0.0.1:0",
     ]
-    server = subprocess.Popen(command)
-    yield address
-    server.terminate()
-    server.wait(timeout=20)
+    log = tmp_path / "prometheus.log"
+    with log.open("w") as stderr:
+        server = subprocess.Popen(command, stderr=stderr)
+    try:
+        yield listening(server, log)
+    finally:
+        server.terminate()
+        server.wait(timeout=PATIENCE_S)
 
 
-def query(address: str, expression: str, timeout_s: float = 60) -> list[dict]:
+def listening(server: subprocess.Popen[bytes], log: Path) -> str:
+    """The address that the kernel chose for a Prometheus."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline and server.poll() is None:
+        if found := re.search(r'"Listening on" address=(\S+)', log.read_text()):
+            return found[1]
+        time.sleep(0.05)
+    raise AssertionError(f"Prometheus did not start:\n{log.read_text()}")
+
+
+def query(address: str, expression: str, timeout_s: float = PATIENCE_S) -> list[dict]:
     """Result vector of an instant query, asked until it is not empty."""
     url = f"http://{address}/api/v1/query?" + urllib.parse.urlencode({"query": expression})
     deadline = time.monotonic() + timeout_s

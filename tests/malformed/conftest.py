@@ -22,6 +22,7 @@ class Tally:
 
     cases: int = 0
     failed: list[str] = field(default_factory=list)
+    selected: bool = False
 
 
 TALLY = Tally()
@@ -63,7 +64,14 @@ def check() -> Iterator[Callable[..., None]]:
     yield run
 
 
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    """Remembers that this run is a selection."""
+    TALLY.selected |= any(item.path.is_relative_to(HERE) for item in items)
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """A run of the whole suite, not of a selection, is worth a figure."""
-    if TALLY.cases and not session.config.option.keyword and not session.config.option.collectonly:
+    files = {item.path for item in session.items}
+    whole = summary.is_whole(session) and not TALLY.selected and set(HERE.glob("test_*.py")) <= files
+    if TALLY.cases and whole:
         summary.merge(malformed_cases=TALLY.cases, malformed_failed=len(TALLY.failed))

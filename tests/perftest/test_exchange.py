@@ -30,7 +30,7 @@ def test_another_line_is_refused(line: bytes) -> None:
 
 def served() -> tuple[socket.socket, Server]:
     ours, theirs = socket.socketpair()
-    ours.settimeout(5)
+    ours.settimeout(60)
     return ours, Server(theirs, lambda _: None)
 
 

@@ -82,11 +82,18 @@ def test_a_half_published_result_is_never_finished(rack):
     assert (a.received, b.received) == (1, 1)
 
 
-def test_a_halted_job_ends_at_once_since_nobody_can_be_delivered_to(rack):
-    contribute(rack, 0, ints(1), ints(1), skip=tuple(rack.workers()))
+def test_an_end_that_crosses_a_fault_is_answered_by_it_and_takes_no_result_from_anybody(rack):
+    _, b = rack.workers()
+    x = ints(1)
+    contribute(rack, 0, x, x, skip=tuple(rack.workers()))
     halt(rack)
-    assert end(rack, 0) and [e.kind for e in rack.events()] == ["fault", "ended"]
-    assert rack.jobs[0].stats.faults == 1, "one epoch, one fault"
+    assert end(rack, 0) and [e.kind for e in rack.events()] == ["fault"], "b lacks a complete result"
+    rack.resume()
+    assert end(rack, 0) and rack.connect(b)
+    assert "ended" not in {event.kind for event in rack.events()}
+    rack.run([b.probe()])
+    np.testing.assert_array_equal(b.result(0, x), 2 * x)
+    assert kinds(rack)[-1][0] == "ended"
 
 
 def test_a_job_that_is_being_resumed_may_end_once_its_living_ranks_have_what_is_complete(make_rack):
@@ -136,7 +143,8 @@ def test_a_connect_that_crosses_a_fault_or_the_end_is_answered_by_it(rack):
     rack.resume()
     halt(rack)
     assert rack.connect(a) and rack.stats.qps == 0
-    assert end(rack, 0) and rack.connect(b) and rack.stats.qps == 0
+    rack.resume()
+    assert end(rack, 0, 1) and rack.connect(b) and rack.stats.qps == 0
     assert [event.kind for event in rack.events()] == ["fault", "fault", "ended"]
 
 

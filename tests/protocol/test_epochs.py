@@ -53,7 +53,6 @@ def test_only_a_halted_job_can_be_resumed(rack):
     assert not rack.apply("RESUME", job)
     halt(rack)
     assert rack.apply("RESUME", job) and not rack.apply("RESUME", job)
-    halt(rack)
     end(rack)
     assert not rack.apply("RESUME", job)
     rack.detach(job)

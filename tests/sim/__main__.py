@@ -5,24 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 from tests import summary
 
-from .runner import ROOT, run_all
+from .runner import run_all
 from .totals import Totals
-
-
-def commit() -> str:
-    """Of the working tree; with a plus sign if it has been changed."""
-    git = ["git", "-C", str(ROOT)]
-    head = subprocess.run(
-        [*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False
-    )
-    changed = subprocess.run([*git, "diff", "--quiet", "HEAD"], capture_output=True, check=False).returncode
-    return head.stdout.strip() + "+" * (changed == 1)
 
 
 def load(path: Path | None) -> Totals:
@@ -30,8 +19,8 @@ def load(path: Path | None) -> Totals:
     if path is None or not path.exists():
         return Totals()
     saved = json.loads(path.read_text())
-    if saved["commit"] != commit():
-        print(f"{path} is of commit {saved['commit']}, this is {commit()}: starting again")
+    if saved["commit"] != summary.commit():
+        print(f"{path} is of commit {saved['commit']}, this is {summary.commit()}: starting again")
         return Totals()
     return Totals.from_json(saved["totals"])
 
@@ -41,7 +30,7 @@ def save(path: Path | None, totals: Totals) -> None:
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(".part")
-        part.write_text(json.dumps({"commit": commit(), "totals": totals.to_json()}))
+        part.write_text(json.dumps({"commit": summary.commit(), "totals": totals.to_json()}))
         part.rename(path)
 
 

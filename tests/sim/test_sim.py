@@ -25,7 +25,7 @@ def test_every_rule_is_kept_in_all_seeds() -> None:
     assert list(totals.broken_promises()) == []
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3, 1213])
+@pytest.mark.parametrize("seed", [1, 2, 3, 54, 1213])
 def test_a_seed_is_one_run(seed: int) -> None:
     (once,), (again,) = run(seed, 1), run(seed, 1)
     assert once == again
@@ -44,6 +44,13 @@ def test_every_kind_of_fault_happens() -> None:
     totals = Totals()
     totals.extend(run(1, 1000))
     assert [name for name in names("trouble") if not totals.times.get(name)] == []
+
+
+def test_workers_of_both_kinds_resume_are_delivered_to_and_replay() -> None:
+    whole = [r for r in run(1, 500) if r["resumed"] and r["redelivered"] and r["replayed"]]
+    assert any(r["model_workers"] == r["workers"] for r in whole)
+    assert any(r["model_workers"] == 0 for r in whole)
+    assert any(0 < r["model_workers"] < r["workers"] for r in whole)
 
 
 def program(tmp_path: Path, body: str) -> Path:
@@ -72,6 +79,7 @@ def test_a_violated_rule_is_counted_under_its_key() -> None:
         totals.add(record | {"rule": number}, rules, troubles)
     summary = totals.summary()
     assert (summary["wrong_sums"], summary["hangs"], summary["needless_errors"]) == (7, 1, 1)
+    assert totals.by_rule["a round that a rank has returned reaches every live rank"] == 1
     assert summary["sim_violations"] == len(rules) - 1
 
 
@@ -79,10 +87,11 @@ def test_seeds_that_are_too_tame_break_the_promise() -> None:
     totals = Totals()
     (record,) = run(1, 1)
     tame = {"workers": 2, "rounds_begun": 9, "wrapped": 0, "slots_reused": 0, "model_workers": 0}
+    tame |= {"resumed": 0, "redelivered": 0, "replayed": 0}
     rules, troubles = names("rule"), names("trouble")
     for _ in range(300):
         totals.add(record | tame | {"troubles": [0] * len(troubles)}, rules, troubles)
-    assert len(list(totals.broken_promises())) == 6
+    assert len(list(totals.broken_promises())) == 9
 
 
 def test_totals_go_on_where_they_stopped() -> None:

@@ -11,11 +11,14 @@ from typing import Self
 from .runner import Record, names
 
 ADDED = (
-    *("rounds_begun", "rounds_summed", "rounds_void", "rounds_split", "undetectable"),
+    *("rounds_begun", "rounds_summed", "rounds_void", "rounds_missed", "undetectable"),
+    *("epochs", "resumed", "redelivered", "replayed"),
     *("frames", "lives", "own_errors", "virtual_ns", "wrapped", "slots_reused", "mild"),
 )
 WRONG = ("sum", "immediate", "torn", "a slot is", "a PSN", "published", "outside the results")
 """What in a rule's name makes its violation a wrong sum: bytes that are not what they must be, or too soon."""
+RESUMING = ("resumed", "redelivered", "replayed")
+"""What epochs are there for: seeds without it prove nothing about them."""
 FEW = 200
 """Fewer seeds prove nothing about the distribution."""
 
@@ -57,6 +60,8 @@ class Totals:
         _count(self._histogram("kinds of fault"), str(len(kinds)))
         _count(self.seeds_with, "our own endpoint", record["model_workers"] < record["workers"])
         _count(self.seeds_with, "the model", record["model_workers"] > 0)
+        for what in RESUMING:
+            _count(self.seeds_with, what, record[what] > 0)
         for name, times in zip(troubles, record["troubles"], strict=True):
             _count(self.seeds_with, name, times > 0)
             _count(self.times, name, times)
@@ -108,6 +113,7 @@ class Totals:
             ("wrapped", 30),
             ("our own endpoint", 30),
             ("the model", 30),
+            *((what, 20) for what in RESUMING),
         ):
             if self.percent(name) < least:
                 yield f"{self.percent(name):.1f} % of seeds have {name}, {least} % are promised"
@@ -119,7 +125,7 @@ class Totals:
             by_words["wrong"] += seeds * any(words in rule for words in WRONG)
             by_words["hang"] += seeds * (rule == "every wait ends")
             by_words["needless"] += seeds * rule.startswith("no error where")
-        counts = ("rounds_summed", "rounds_void", "rounds_split", "undetectable")
+        counts = ("rounds_summed", "rounds_void", "rounds_missed", "undetectable", *RESUMING)
         return {
             "seeds": self.seeds,
             **{key: self.sums.get(key, 0) for key in counts},
@@ -135,16 +141,21 @@ class Totals:
         """Lines for people."""
         sums = Counter(self.sums)
         yield (
-            f"{self.seeds} seeds, {sums['lives']} lives, {sums['frames']} frames, {sums['virtual_ns'] / 1e9:.0f} s of"
-            f" virtual time, hash {self.hash:016x}"
+            f"{self.seeds} seeds, {sums['lives']} lives of {sums['epochs']} epochs, {sums['frames']} frames,"
+            f" {sums['virtual_ns'] / 1e9:.0f} s of virtual time, hash {self.hash:016x}"
         )
         yield (
-            f"rounds: {sums['rounds_summed']} summed, {sums['rounds_void']} void ({sums['rounds_split']} of them had"
-            f" reached some ranks), {sums['undetectable']} wrong after tampering that nobody can see"
+            f"rounds: {sums['rounds_summed']} summed, {sums['rounds_void']} void ({sums['rounds_missed']} of them"
+            " only for a rank out of reach as its job ended),"
+            f" {sums['undetectable']} wrong after tampering that nobody can see"
+        )
+        yield (
+            f"epochs: {sums['resumed']} resumed, {sums['redelivered']} results delivered again, {sums['replayed']}"
+            " contributions written again"
         )
         medians = ", ".join(f"{self.median(name)} {name}" for name in ("workers", "rounds", "kinds of fault"))
         yield f"median seed: {medians}"
-        shares = ("mild", "slots_reused", "wrapped", "our own endpoint", "the model")
+        shares = ("mild", "slots_reused", "wrapped", "our own endpoint", "the model", *RESUMING)
         yield "seeds: " + ", ".join(f"{name} {self.percent(name):.1f} %" for name in shares)
         for name, times in self.times.items():
             yield f"  {name:<16} in {self.percent(name):5.1f} % of seeds, {times} times"

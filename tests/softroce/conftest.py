@@ -18,6 +18,8 @@ from tests.softroce.bench import PLACE_VARIABLE
 
 INSIDE = PLACE_VARIABLE in os.environ
 VISIT = pytest.StashKey[outside.Visit]()
+LEFT_OUT = pytest.StashKey[set[str]]()
+"""Keys of the summary of which some tests have been deselected: what the others count is no figure."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -25,6 +27,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not INSIDE and item.path.is_relative_to(outside.FOLDER):
             item.add_marker(pytest.mark.timeout(0), append=False)
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    """Which figures this run cannot reach."""
+    for item in items:
+        if marker := item.get_closest_marker("figures"):
+            item.config.stash.setdefault(LEFT_OUT, set()).update(marker.args)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -45,11 +54,18 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         outside.hand_out(report)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """How long the bench took, and pytest's closing line there. Figures of the fault suites go into their file."""
-    if VISIT in config.stash:
-        if figures := config.stash[VISIT].figures:
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Figures of the fault suites go into their file."""
+    stash = session.config.stash
+    if VISIT in stash and summary.is_whole(session):
+        counts = stash[VISIT].figures
+        if figures := {key: counts[key] for key in counts.keys() - stash.get(LEFT_OUT, set())}:
             summary.merge(**figures)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """How long the bench took, and pytest's closing line there."""
+    if VISIT in config.stash:
         terminalreporter.section("soft-RoCE bench")
         terminalreporter.write_line(config.stash[VISIT].close())
 

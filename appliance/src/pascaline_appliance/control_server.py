@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 import ssl
+import struct
 
 from pydantic import BaseModel, ValidationError
 from websockets.asyncio.server import Server, ServerConnection, serve
@@ -38,7 +39,8 @@ OUTBOX_MESSAGES = 256
 """A worker that lets this many messages pile up is as good as lost."""
 FIRST_MESSAGE_S = 30.0
 SILENCE_SHARE = 0.7
-"""Of the deadline: for so long a worker's kernel, not its process, may be silent. Ours looks once a second."""
+"""Of the deadline: for so long a worker's kernel, not its process, may be silent. Ours asks once a second."""
+SILENCE_CHECK_S = 0.25
 LAST_MESSAGE_S = 2.0
 """For the last message to leave, and for the closing handshake."""
 
@@ -77,6 +79,27 @@ class WorkerConnection:
             while (message := await self._outbox.get()) is not None:
                 await self._connection.send(message.model_dump_json())
             await self._connection.close()
+
+
+def unanswered_s(connection: socket.socket) -> float:
+    """Seconds since the peer's kernel last said anything, if it owes an answer to ours; else 0.
+
+    From Linux's struct tcp_info: its third and fourth byte count retransmissions and probes without an answer, the ages
+    of the last data and of the last ACK stand in ms at byte 52. After a pause of our own the question comes first.
+    """
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 60)
+    silence_ms: int = min(struct.unpack_from("=II", info, 52))
+    return silence_ms / 1000 if info[2] or info[3] else 0.0
+
+
+async def watch(connection: ServerConnection, limit_s: float) -> None:
+    """Cut a connection whose peer is silent. The kernel's own limits do not add up to one: TCP_USER_TIMEOUT counts from
+    the first retransmission, and a ping that falls into the silence starts it anew.
+    """
+    raw = connection.transport.get_extra_info("socket")
+    while unanswered_s(raw) < limit_s:
+        await asyncio.sleep(SILENCE_CHECK_S)
+    connection.transport.abort()
 
 
 def tls_context(control: Control) -> ssl.SSLContext | None:
@@ -143,9 +166,13 @@ class ControlServer:
 
     async def _handle(self, connection: ServerConnection) -> None:
         """One worker from its first message to the end of its connection."""
-        self._configure(connection)
+        silence_s = SILENCE_SHARE * self._config.limits.deadline_s
+        self._configure(connection, silence_s)
         worker = WorkerConnection(connection)
-        pump = asyncio.create_task(worker.pump())
+        tasks = [
+            asyncio.create_task(worker.pump()),
+            asyncio.create_task(watch(connection, silence_s)),
+        ]
         try:
             await self._converse(connection, worker)
         except ConnectionClosed:
@@ -159,18 +186,17 @@ class ControlServer:
             await connection.close(1011, "internal error of the appliance")
         finally:
             self._registry.lost(worker)
-            pump.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await pump
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _configure(self, connection: ServerConnection) -> None:
+    def _configure(self, connection: ServerConnection, silence_s: float) -> None:
         """A dead peer ends the connection within the deadline; small messages leave at once."""
         raw = connection.transport.get_extra_info("socket")
-        silence_ms = int(SILENCE_SHARE * self._config.limits.deadline_s * 1000)
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
-        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, silence_ms)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(silence_s * 1000))
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     async def _converse(self, connection: ServerConnection, worker: WorkerConnection) -> None:

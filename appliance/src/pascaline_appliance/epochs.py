@@ -83,8 +83,6 @@ class Epochs:
 
     def halted(self, life: Life, event: Event) -> None:
         """The lane has halted the job: all ranks flush, drain and say what they have."""
-        if life.state is LifeState.DELIVERING:
-            return  # it was told before the lane heard of the end
         message = sentences.fault(event, life.joins, life.pool_classes, self._config.limits)
         reporter = life.members.get(event.rank)
         if reporter is not None and reporter.broken and event.fault == "retry_exceeded":
@@ -96,7 +94,9 @@ class Epochs:
             return
         if event.fault not in RESUMABLE:
             life.verdict = life.verdict or life.fault
-        self._set_deadline(life, event)
+        if life.state is not LifeState.DELIVERING:  # else END has met a halted lane: it is said again
+            self._set_deadline(life, event)
+        life.drain_by = self._clock() + (life.deadline - self._clock()) / 2
         life.complete = list(event.complete[: len(life.pools)])
         life.state = LifeState.RESUMING
         log.warning("job %s, epoch %d has halted: %s", life.name, life.epoch, message)
@@ -116,7 +116,6 @@ class Epochs:
         if not again:
             life.halted_s = now
         life.deadline = life.halted_s + self._config.limits.resume_s
-        life.drain_by = now + (life.deadline - now) / 2
 
     def resume(self, life: Life, rank: int, member: Member, message: Resume) -> None:
         """A worker has flushed and drained. Refusal: what it says cannot be."""

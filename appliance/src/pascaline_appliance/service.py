@@ -171,6 +171,10 @@ def run(config: Config) -> None:
             path.parent.mkdir(exist_ok=True)
     service = Service(config)
     with contextlib.ExitStack() as stack:
+        # EAL's start takes seconds: a signal in it waits for the handlers, so that every stop is a clean one. The
+        # lanes' threads inherit the mask, which leaves signals to this one.
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        stack.callback(signal.pthread_sigmask, signal.SIG_UNBLOCK, STOP_SIGNALS)
         sockets = control_server.bind(config.control)
         for listener in sockets:
             stack.callback(listener.close)
@@ -178,10 +182,6 @@ def run(config: Config) -> None:
         status_listener = status_server.bind(status_path)
         stack.callback(status_path.unlink, missing_ok=True)
         stack.callback(status_listener.close)
-        # EAL's start takes seconds: a signal in it waits for the handlers, so that every stop is a clean one. The
-        # lanes' threads inherit the mask, which leaves signals to this one.
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-        stack.callback(signal.pthread_sigmask, signal.SIG_UNBLOCK, STOP_SIGNALS)
         service.dataplane.start()
         stack.callback(service.dataplane.stop)
         _warn_insecure(config)

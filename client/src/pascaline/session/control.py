@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import struct
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +30,8 @@ _PONG_WITHIN_S = 60.0
 _DEAD_PEER_S = 5
 """Kernel keep-alive: a dead host is noticed without the interpreter, whose GIL a long import may hold."""
 _SILENCE_SHARE = 0.7
-"""Of the deadline: a host that is cut off must know it before, and the kernel looks once a second."""
+"""Of the deadline: a host that is cut off must know it before, and the kernel asks once a second."""
+_SILENCE_CHECK_S = 0.25
 
 Message = Any
 """One of contract.control's models from the appliance."""
@@ -66,6 +68,7 @@ class Control:
                 "(appliance=... or PASCALINE_APPLIANCE) and `pascaline-appliance status` there"
             ) from error
         self._thread: threading.Thread | None = None
+        self._silence_s = float("inf")
 
     def fileno(self) -> int:
         """Descriptor of the socket: a forked child must not hold it."""
@@ -73,9 +76,8 @@ class Control:
 
     def limit_silence(self, deadline_s: float) -> None:
         """From now on the connection is lost, well before `deadline_s`, when the appliance's host does not answer."""
-        self._socket.setsockopt(
-            socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(_SILENCE_SHARE * deadline_s * 1000)
-        )
+        self._silence_s = _SILENCE_SHARE * deadline_s
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._silence_s * 1000))
 
     def send(self, message: Message) -> None:
         """Send one message. Raises ConnectionLost."""
@@ -108,12 +110,25 @@ class Control:
         def read() -> None:
             try:
                 while True:
-                    on_message(self.receive(None))
+                    try:
+                        message = self.receive(_SILENCE_CHECK_S)
+                    except TimeoutError:
+                        self._check_silence()
+                    else:
+                        on_message(message)
             except (ConnectionLost, ContractMismatch) as error:
                 on_end(error)
 
         self._thread = threading.Thread(target=read, name="pascaline-control", daemon=True)
         self._thread.start()
+
+    def _check_silence(self) -> None:
+        """The kernel's own limits do not add up to one: TCP_USER_TIMEOUT counts from the first retransmission, and a
+        ping that falls into the silence starts it anew.
+        """
+        silence_s = _unanswered_s(self._socket)
+        if silence_s > self._silence_s:
+            raise ConnectionLost(f"the appliance's host has not answered for {silence_s:.1f} s")
 
     def close(self) -> None:
         """Close the connection; the thread ends."""
@@ -129,3 +144,17 @@ def _keep_alive(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _DEAD_PEER_S)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_PEER_S * 1000)
+
+
+def _unanswered_s(sock: socket.socket) -> float:
+    """Seconds since the peer's kernel last said anything, if it owes an answer to ours; else 0.
+
+    From Linux's struct tcp_info: its third and fourth byte count retransmissions and probes without an answer, the ages
+    of the last data and of the last ACK stand in ms at byte 52. After a pause of our own the question comes first.
+    """
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 60)
+    except OSError:  # closed meanwhile, which the next receive says
+        return 0.0
+    silence_ms: int = min(struct.unpack_from("=II", info, 52))
+    return silence_ms / 1000 if info[2] or info[3] else 0.0
