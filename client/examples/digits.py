@@ -2,8 +2,9 @@
 
     torchrun --nproc-per-node 2 digits.py --link pascaline      (PASCALINE_APPLIANCE=host:port)
     torchrun --nproc-per-node 2 digits.py --link gloo
+    torchrun --nproc-per-node 2 digits.py --link emulated --codec thc     (what a codec does, without an appliance)
 
-The two differ in one line, marked below. Everything is seeded: two runs differ only by what the link does to gradients.
+They differ in one line, marked below. Everything is seeded: two runs differ only by what the link does to gradients.
 """
 
 import argparse
@@ -37,6 +38,8 @@ class Options:
     """Images per worker and step."""
     learning_rate: float = 1e-2
     seed: int = 1642
+    codec: str = "f32"
+    """Of the gradients; "thc" sends 4 bits for each."""
 
 
 @dataclass
@@ -78,8 +81,10 @@ def train(link: str, options: Options, on_step: OnStep | None = None) -> Result:
     loader = DataLoader(training, batch_size=options.batch, sampler=sampler, drop_last=True)
     network = nn.Sequential(nn.Linear(64, options.hidden), nn.ReLU(), nn.Linear(options.hidden, 10))
     model = DistributedDataParallel(network)
-    if link == "pascaline":
-        pascaline.torch.register(model)  # <- the one line
+    if link == "emulated":
+        pascaline.torch.register(model, codec=options.codec, link=link)
+    elif link == "pascaline":
+        pascaline.torch.register(model, codec=options.codec)  # <- the one line
     step_bytes = bucket_bytes(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=options.learning_rate)
 
@@ -123,13 +128,18 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--link", choices=("pascaline", "gloo"), default="pascaline", help="what adds the gradients"
+        "--link",
+        choices=("pascaline", "emulated", "gloo"),
+        default="pascaline",
+        help="what adds the gradients",
     )
+    parser.add_argument("--codec", default=Options.codec, help="how they travel: f32, thc, topk, ...")
     parser.add_argument("--steps", type=int, default=Options.steps)
     parser.add_argument("--hidden", type=int, default=Options.hidden, help="width of the hidden layer")
     arguments = parser.parse_args()
     dist.init_process_group("gloo")
-    result = train(arguments.link, Options(steps=arguments.steps, hidden=arguments.hidden), print_step)
+    options = Options(steps=arguments.steps, hidden=arguments.hidden, codec=arguments.codec)
+    result = train(arguments.link, options, print_step)
     if dist.get_rank() == 0:
         print(f"accuracy on {HELD_OUT} held-out images: {result.accuracy:.3f}")
     dist.destroy_process_group()

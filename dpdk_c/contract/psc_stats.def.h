@@ -36,7 +36,8 @@ enum psc_drop {
     PSC_DROP_REFUSED = 19,   /* request that was answered by a fatal NAK */
     PSC_DROP_STALE_ACK = 20, /* ACK or NAK outside [oldest unacknowledged, highest sent] */
     PSC_DROP_RESERVED_SYNDROME = 21,
-    PSC_DROP_NO_BUFFER = 22, /* an mbuf or an emit could not be had, or the slot is still lent to the port */
+    PSC_DROP_NO_BUFFER = 22, /* an mbuf or an emit could not be had, a frame in several mbufs does not fit
+                                into its first, or the slot is still lent to the port */
     PSC_DROP_COUNT = 23
 };
 

@@ -196,8 +196,12 @@ class Appliance:
 def library(folder: Path, source: str) -> Path:
     """Some lines of C, built against DPDK, to stand before a function that the machine offers: for LD_PRELOAD."""
     path = folder / "before.so"
-    flags = subprocess.run(["pkg-config", "--cflags", "libdpdk"], check=True, capture_output=True, text=True)
-    command = ["cc", "-shared", "-fPIC", "-o", str(path), *flags.stdout.split(), "-x", "c", "-"]
+    cflags, libraries = (
+        subprocess.run(["pkg-config", what, "libdpdk"], check=True, capture_output=True, text=True).stdout
+        for what in ("--cflags", "--libs")
+    )
+    command = ["cc", "-shared", "-fPIC", *cflags.split(), "-x", "c", "-"]
+    command += ["-o", str(path), *libraries.split()]
     subprocess.run(command, input=source, check=True, text=True, timeout=PATIENCE_S)
     return path
 

@@ -82,14 +82,18 @@ class Wire:
         own = rack.run("cat", "/sys/class/net/worker0/address").stdout.strip()
         self.ethernet = bytes.fromhex((rack.neighbour()["lladdr"] + own).replace(":", "")) + b"\x08\x00"
 
-    def send(self, transport: bytes) -> None:
-        """One RoCE packet from its BTH to its payload."""
+    def frame(self, transport: bytes) -> bytes:
+        """The frame of one RoCE packet, which is given from its BTH to its payload."""
         udp = struct.pack("!HHHH", 0xC123, 4791, 8 + len(transport) + 4, 0)
         head = struct.pack("!BBHHHBBH", 0x45, 106, 20 + len(udp) + len(transport) + 4, 0, 0x4000, 64, 17, 0)
         head += socket.inet_aton(WORKER_IP) + socket.inet_aton(APPLIANCE_IP)
         head = head[:10] + struct.pack("!H", ip_checksum(head)) + head[12:]
         packet = head + udp + transport
-        self.socket.send(self.ethernet + packet + icrc(packet))
+        return self.ethernet + packet + icrc(packet)
+
+    def send(self, transport: bytes) -> None:
+        """One RoCE packet."""
+        self.socket.send(self.frame(transport))
 
     def receive(self) -> bytes | None:
         """From the BTH to the payload of the next RoCE packet that came; its ICRC has been checked."""
@@ -295,10 +299,16 @@ class Worker:
 
     def write(self, pair: QueuePair, window: int, round_number: int, data: bytes, imm: int) -> None:
         """One RDMA WRITE with immediate."""
+        for transport in self.packets(pair, window, round_number, data, imm):
+            self.wire.send(transport)
+
+    def packets(self, pair: QueuePair, window: int, round_number: int, data: bytes, imm: int) -> list[bytes]:
+        """The packets of a RDMA WRITE with immediate, each from its BTH to its payload."""
         va = int(pair.offer["va_base"], 16) + (window << 56 | round_number << 24)
-        packets = [data[i : i + self.mtu] for i in range(0, len(data), self.mtu)]
-        for i, payload in enumerate(packets):
-            first, last = i == 0, i == len(packets) - 1
+        payloads = [data[i : i + self.mtu] for i in range(0, len(data), self.mtu)]
+        packets = []
+        for i, payload in enumerate(payloads):
+            first, last = i == 0, i == len(payloads) - 1
             opcode = (ONLY_IMM if last else FIRST) if first else (LAST_IMM if last else MIDDLE)
             ask = 0x80000000 if last else 0
             header = struct.pack("!BBHII", opcode, 0x40, 0xFFFF, pair.offer["qpn"], ask | pair.psn)
@@ -306,8 +316,9 @@ class Worker:
                 header += struct.pack("!QII", va, pair.offer["rkey"], len(data))
             if opcode in WITH_IMM:
                 header += struct.pack("!I", imm)
-            self.wire.send(header + payload)
+            packets.append(header + payload)
             pair.psn = (pair.psn + 1) & 0xFFFFFF
+        return packets
 
     def leave(self, *received: int) -> None:
         self.control.send({"type": "leave", "received": list(received)})

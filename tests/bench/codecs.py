@@ -151,7 +151,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--repetitions", type=int, default=15)
-    parser.add_argument("--chunk-kib", type=int, default=256, help="of float32, in one chunk")
+    parser.add_argument("--chunk-kib", type=int, default=512, help="of float32, in one chunk")
     options = parser.parse_args()
     params = setting("thc", RANKS, SEED)
     load_before = os.getloadavg()[0]

@@ -269,6 +269,7 @@ class Rack:
             straggler_timeout_s=60,
             deadline_s=self.deadline_s,
             complete=list(self.complete),
+            tables={op: control.table_hash(table) for op, table in self.tables.items()},  # type: ignore[misc]
         )
 
     def halt(self, message: str = "rank 1 does not acknowledge") -> None:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 import pascaline
 from pascaline import codec as codecs
 from pascaline.codec.thc import reference
-from pascaline.errors import ConfigurationError, EpochEnded, PascalineError
+from pascaline.errors import ConfigurationError, EpochEnded, PascalineError, Timeout
 
 from .processes import run_ranks
 from .thc_rack import nmse
@@ -172,6 +172,9 @@ def refusals(rank: int, world_size: int) -> dict[str, tuple[str, str]]:
     with session(codec="thc", chunk_bytes=512) as small:
         found["slot"] = said(lambda: small.all_reduce(torch.ones(3)))
         found["fits"] = said(lambda: small.all_reduce(torch.ones(3), codec="f16"))
+    with session(chunk_bytes=4) as tiny:
+        found["tiny"] = said(lambda: tiny.all_reduce(torch.ones(3), codec="bf16"))
+        found["one by one"] = said(lambda: tiny.all_reduce(torch.ones(3)))
     with session(codec="thc") as wide:
         found["other"] = said(lambda: wide.all_reduce(torch.ones(3), codec="terngrad"))
         found["table"] = said(lambda: wide.all_reduce(torch.ones(3), codec="thc-paper"))
@@ -194,7 +197,8 @@ def test_what_cannot_be_is_refused_by_both_values(tmp_path: Path) -> None:
             "ConfigurationError",
             "thc needs slots of 1024 bytes, a block's sums, and the job has 512: join with a larger chunk_bytes",
         )
-        assert found["fits"] == ("", "")
+        assert found["fits"] == found["one by one"] == ("", "")
+        assert "slots of 4 bytes hold no result of codec bf16" in found["tiny"][1]
         assert (
             "needs the op lut2_u8 with its own table, and this session joined with thc #" in found["other"][1]
         )
@@ -256,6 +260,22 @@ def test_a_rank_that_dies_is_an_error_and_no_hang(tmp_path: Path) -> None:
     survivor, _ = run_ranks(tmp_path / "store", 2, one_leaves_early)
     assert survivor[0] == EpochEnded.__name__
     assert "all_gather failed" in survivor[1]
+
+
+def one_does_not_come(rank: int, _world_size: int) -> tuple[str, str]:
+    """It lives, and goes when the other has given up."""
+    given_up = dist.new_group()
+    session = pascaline.Session(link="emulated", timeout_s=0.5)
+    heard = said(lambda: session.all_reduce(torch.ones(10))) if rank == 0 else ("", "")
+    dist.barrier(group=given_up)
+    session.close()
+    return heard
+
+
+def test_a_rank_that_does_not_come_is_waited_for_and_no_longer(tmp_path: Path) -> None:
+    waiting, _ = run_ranks(tmp_path / "store", 2, one_does_not_come)
+    assert waiting[0] == Timeout.__name__
+    assert "(limit 0.5 s) for the other ranks, of which one has not called all_reduce" in waiting[1]
 
 
 def alone_in_a_group(rank: int, _world_size: int) -> float:

@@ -262,10 +262,10 @@ def test_void_rounds_change_neither_sums_nor_residuals(seed: int) -> None:
             time.sleep(chance.random() * 0.005)
             rack.halt()
             until(lambda: rack.epoch > epoch)  # noqa: B023
-        assert all(work.wait(30) for work in works)
+        assert all(work.wait(PATIENCE_S) for work in works)
         for progress in both:
             progress.end(SessionClosed("the test is over"))
-            assert progress.wait_ended(5)
+            assert progress.wait_ended(PATIENCE_S)
         outcomes.append([*(t.tobytes() for t in tensors), *(f.residual.tobytes() for f in feedbacks)])
     assert outcomes[0] == outcomes[1]
     assert outcomes[0][0] == outcomes[0][1]
@@ -317,6 +317,14 @@ def test_an_offer_of_another_shape_is_refused(pair: list[Progress], rack: Rack) 
     rack.pool_sizes = [(8, 64), (2, 16)]
     rack.halt()
     with pytest.raises(Exception, match=r"resumes with an MTU, pools.*\(8, 64\).*\(4, 64\)"):
+        work.wait(PATIENCE_S)
+
+
+def test_an_offer_with_another_table_is_refused(pair: list[Progress], rack: Rack) -> None:
+    work = submit(pair[0], np.ones(4, np.float32))
+    rack.tables = {"lut2_u8": (0, 1, 2, 2)}
+    rack.halt()
+    with pytest.raises(Exception, match=r"tables .*'lut2_u8': .*the job began with"):
         work.wait(PATIENCE_S)
 
 

@@ -56,8 +56,15 @@ OFFER = contract.Offer(
 )
 
 
-def wishes(timeout_s: float) -> Wishes:
-    return Wishes("the plan", 65536, 4, timeout_s, ("sum_f32", "sum_i32", "max_f32"), {})
+TABLE = (0, 1, 2, 2)
+LOOKED_UP: dict[contract.Op, str] = {"lut2_u8": contract.table_hash(TABLE)}
+
+
+def wishes(timeout_s: float, look_up: bool = False) -> Wishes:
+    ops, tables = ("sum_f32", "sum_i32", "max_f32"), {}
+    if look_up:
+        ops, tables = (*ops, "lut2_u8"), {"lut2_u8": TABLE}  # type: ignore[assignment]
+    return Wishes("the plan", 65536, 4, timeout_s, ops, tables)
 
 
 @contextmanager
@@ -70,11 +77,11 @@ def peer(script: Callable[[ServerConnection], None]) -> Iterator[int]:
         server.shutdown()
 
 
-def offered(port: int, timeout_s: float = PATIENCE_S) -> contract.Offer:
+def offered(port: int, timeout_s: float = PATIENCE_S, look_up: bool = False) -> contract.Offer:
     control = Control("127.0.0.1", port, PATIENCE_S)
     identity = Identity("job", 1, 2, 0, "127.0.0.1", port, None)
     try:
-        return Joining(control, identity, wishes(timeout_s)).offer(PORT)
+        return Joining(control, identity, wishes(timeout_s, look_up)).offer(PORT)
     finally:
         control.close()
 
@@ -144,6 +151,36 @@ def test_a_join_says_who_and_what_and_gets_its_offer() -> None:
 def test_how_a_join_ends_instead(message: object, error: type[PascalineError], words: str) -> None:
     with peer(answering(message)) as port, pytest.raises(error, match=words):
         offered(port)
+
+
+def test_a_join_brings_its_table_and_wants_its_hash_back() -> None:
+    heard: list[object] = []
+
+    def script(connection: ServerConnection) -> None:
+        heard.append(contract.from_worker.validate_json(connection.recv()))
+        connection.send(OFFER.model_copy(update={"tables": LOOKED_UP}).model_dump_json())
+
+    with peer(script) as port:
+        assert offered(port, look_up=True).tables == LOOKED_UP
+    join = heard[0]
+    assert isinstance(join, contract.Join)
+    assert join.tables == {"lut2_u8": list(TABLE)}
+    assert join.ops[-1] == "lut2_u8"
+
+
+@pytest.mark.parametrize(
+    "echo", [{}, {"lut2_u8": contract.table_hash((0, 1, 1, 2))}, {"lut4_u8": "0" * 64, **LOOKED_UP}]
+)
+def test_another_table_at_the_appliance_is_refused_by_both_hashes(echo: dict[str, str]) -> None:
+    other = OFFER.model_copy(update={"tables": echo})
+    ours = LOOKED_UP["lut2_u8"][:12]
+    with (
+        peer(answering(other)) as port,
+        pytest.raises(
+            ContractMismatch, match=f"looks up in tables .* and this worker means lut2_u8 {ours}: install"
+        ),
+    ):
+        offered(port, look_up=True)
 
 
 def test_a_queue_pair_s_gid_is_of_the_appliance_s_family() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from pascaline.codec.thc import NAMES, Params, philox, reference, setting, table
-from tests.client.thc_rack import decoded_alone, exchange, nmse, normal
+
+from .thc_rack import decoded_alone, exchange, nmse, normal
 
 SETTINGS = [(name, None) for name in NAMES] + [("thc", bits) for bits in (2, 3, 8)] + [("thc-uniform", 8)]
 IDS = [f"{name}-{bits or ''}" for name, bits in SETTINGS]
@@ -129,6 +131,14 @@ def test_shared_rounding_draws_one_stream_and_independent_does_not():
     assert not torch.equal(*(reference._draws(apart, r, 1, 2, 0, 128) for r in (0, 1)))
 
 
+def test_signs_are_those_of_the_coordinates_of_the_chunk():
+    params = setting("thc", 2, 5)
+    for first, shape in ((0, (2, 1024)), (2048, (1, 256))):
+        negated = reference._flip(params, 3, 1, first, torch.ones(shape)) < 0
+        expected = philox.signs(5, 3, 1, first, shape[0] * shape[1])
+        assert np.array_equal(negated.numpy().reshape(-1), expected)
+
+
 def test_rotation_is_fresh_for_each_sequence_and_chunk_or_never():
     params = setting("thc", 2, 5)
     places = [(0, 0), (0, 1), (1, 0)]
@@ -210,6 +220,14 @@ def test_denormals_send_nothing_and_stay_behind(name):
     one = exchange(setting(name, 2, 1), [x, -x])
     assert torch.equal(one.values, torch.zeros(700))
     assert torch.equal(one.residuals[0], x) and torch.equal(one.residuals[1], -x)
+
+
+def test_norms_are_correctly_rounded_roots():
+    """The bits of a norm: float32 partial sums as prescribed, and the root of their sum rounded once."""
+    x = normal(64 * 1024, 23)[0]
+    squares = reference._sum_of_squares(x.reshape(-1, 1024)).numpy()
+    rounded = np.sqrt(squares.astype(np.float64)).astype(np.float32)
+    assert np.array_equal(reference.norms(setting("thc", 1, 1), x).numpy(), rounded)
 
 
 @pytest.mark.parametrize(

@@ -127,8 +127,8 @@ MUTANTS = (
         "publish before all are whole",
         "a packet leaves only when all N ranks are in it",
         "agg/psc_pool.c",
-        "    if (slot->arrived[packet] == pool->shape.world_size)\n",
-        "    if (slot->arrived[packet] == pool->shape.world_size - 1)\n",
+        "    if (++slot->arrived[packet] == pool->shape.world_size)\n",
+        "    if (++slot->arrived[packet] == pool->shape.world_size - 1)\n",
         "sim",
     ),
     Mutant(

@@ -1,7 +1,8 @@
 """A client of ours against the target, since perftest does not look at bytes: plain pyverbs writes a known pattern.
 
-The client is a forked process, because pyverbs blocks in the kernel until ARP is answered, and it is the parent that
-answers. The two talk by a pipe. The client's memory has two halves: what it writes from, and what the target writes to.
+The client is a forked process, because pyverbs blocks in the kernel until ARP or neighbour discovery is answered, and
+it is the parent that answers. The two talk by a pipe. The client's memory has two halves: what it writes from, and what
+the target writes to.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tests.perftest.runs import Device
 from tests.perftest.target import Endpoint, Target, gid_of, mac_of
 from tests.softroce import rc_pair
 
-STEP_TIMEOUT_S = 60.0
+STEP_TIMEOUT_S = 180.0
 _FORK = multiprocessing.get_context("fork")
 
 
@@ -34,7 +35,7 @@ class Client:
     def __init__(self, target: Target, device: Device, size_bytes: int, mtu_bytes: int) -> None:
         self._target = target
         self._pipe, theirs = _FORK.Pipe()
-        arguments = (device.name, target.address, size_bytes, mtu_bytes, theirs)
+        arguments = (device.name, target, size_bytes, mtu_bytes, theirs)
         self._process = _FORK.Process(target=_client, args=arguments, daemon=True)
         self._process.start()
         theirs.close()
@@ -75,13 +76,13 @@ class Client:
         self._process.join()
 
 
-def _client(device: str, address: str, size_bytes: int, mtu_bytes: int, pipe: Connection) -> None:
-    with rc_pair.Endpoint(device, 2 * size_bytes) as endpoint:
+def _client(device: str, target: Target, size_bytes: int, mtu_bytes: int, pipe: Connection) -> None:
+    with rc_pair.Endpoint(device, 2 * size_bytes, target.family) as endpoint:
         endpoint.memory[:size_bytes] = pattern(size_bytes)
         mine = endpoint.remote
         pipe.send(Keys(mine.qpn, mine.psn, mine.rkey, mine.va + size_bytes, gid_of(mine.address)))
         keys = pipe.recv()
-        endpoint.connect(rc_pair.Remote(address, keys.qpn, keys.psn, keys.rkey, keys.va), mtu_bytes)
+        endpoint.connect(rc_pair.Remote(target.address, keys.qpn, keys.psn, keys.rkey, keys.va), mtu_bytes)
         pipe.send("connected")
         while True:
             order = pipe.recv()
@@ -89,7 +90,9 @@ def _client(device: str, address: str, size_bytes: int, mtu_bytes: int, pipe: Co
                 pipe.send(endpoint.memory[size_bytes:].tobytes())
                 continue
             offset_bytes, piece_bytes, va_error, rkey_error = order
-            peer = rc_pair.Remote(address, keys.qpn, keys.psn, keys.rkey + rkey_error, keys.va + va_error)
+            peer = rc_pair.Remote(
+                target.address, keys.qpn, keys.psn, keys.rkey + rkey_error, keys.va + va_error
+            )
             endpoint.write(peer, offset_bytes, piece_bytes)
             try:
                 endpoint.wait(STEP_TIMEOUT_S)

@@ -21,8 +21,8 @@ from pascaline_exporter import segment
 
 ADDRESS = "127.0.0.1:4790"
 DATA_ADDRESS = "10.77.0.1"
-START_TIMEOUT_S = 120.0
-STOP_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 400.0  # 12 s on an idle machine, 120 s were not enough on one with a load of 17
+STOP_TIMEOUT_S = 90.0
 
 CONFIG = """\
 [data]
@@ -65,7 +65,8 @@ class Appliance:
     interface = "app0"
     progress_s, deadline_s = 10.0, 25.0
     ping_timeout_s = 60.0
-    retransmit_exponent = 14
+    retransmit_exponent = 17
+    """Seven tries in 3.8 s."""
 
     def __init__(
         self, folder: Path, environment: dict[str, str] | None = None, log_path: Path | None = None
@@ -121,15 +122,22 @@ class Appliance:
     def status(self) -> dict[str, Any]:
         """What `pascaline-appliance status --json` shows, without the seconds that starting Python takes there."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(10)
+            connection.settimeout(60)
             connection.connect(str(self._socket_path))
             with connection.makefile() as stream:
                 description: dict[str, Any] = json.load(stream)
         return description
 
     def counters(self) -> segment.Snapshot:
-        """A look at the statistics segment."""
-        return segment.read(self.stats_path)
+        """A look at the statistics segment. After the host has stood still, its heartbeat is old for a moment."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            try:
+                return segment.read(self.stats_path)
+            except segment.SegmentError:
+                if time.monotonic() > deadline or self._process.poll() is not None:
+                    raise
+            time.sleep(0.1)
 
     def job(self, name: str) -> segment.JobCounters:
         """The counters of one job."""

@@ -18,7 +18,7 @@ ROCE_UDP_PORT = 4791
 ETHERNET_BYTES = 14
 PATH_MTU = 4096
 ICRC_BYTES = 4
-START_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 60.0
 
 
 class Capture:
@@ -44,7 +44,7 @@ class Capture:
     ) -> None:
         time.sleep(0.2)  # for what is on its way
         self._tcpdump.send_signal(signal.SIGINT)
-        self._tcpdump.wait(timeout=20)
+        self._tcpdump.wait(timeout=60)
         lost = re.search(r"(\d+) packets? dropped by kernel", self._messages.read_text())
         assert lost and lost[1] == "0", f"an incomplete capture proves nothing: {self._messages.read_text()}"
 

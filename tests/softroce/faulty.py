@@ -29,9 +29,9 @@ IN_VM = os.environ.get(PLACE_VARIABLE) == "rxe-vm"
 PROGRESS_S, DEADLINE_S = (4.0, 16.0) if IN_VM else (2.0, 5.0)
 SLACK_S = 6.0 if IN_VM else 1.0
 LIMIT_S = DEADLINE_S + SLACK_S
-HEARTBEAT_S = 12.0
+HEARTBEAT_S = 16.0
 """A process that has not answered for so long is dead: one interval of pings and their time-out."""
-HANG_S = 120.0
+HANG_S = 240.0
 """Nothing may take so long, not even at 5 % loss."""
 WORLD_SIZE = 3
 CHUNK_BYTES, WINDOW = 65536, 4

@@ -65,7 +65,7 @@ class Ranks:
             theirs.close()
             self._pipes[rank], self._processes[rank] = ours, process
 
-    def outcomes(self, timeout_s: float = 60.0) -> list[Outcome]:
+    def outcomes(self, timeout_s: float = 180.0) -> list[Outcome]:
         """Wait for all ranks; a rank without a result by then is an error of its own kind."""
         deadline = time.monotonic() + timeout_s
         return [self.outcome(rank, max(0.0, deadline - time.monotonic())) for rank in self._pipes]
@@ -78,12 +78,12 @@ class Ranks:
         try:
             outcome: Outcome = pipe.recv()
         except EOFError:
-            self._processes[rank].join(5)
+            self._processes[rank].join(60)
             code = self._processes[rank].exitcode
             return Outcome(error="Died", message=f"rank {rank} died with exit code {code}")
         return outcome
 
-    def results(self, timeout_s: float = 60.0) -> list[Any]:
+    def results(self, timeout_s: float = 180.0) -> list[Any]:
         """The values of all ranks; the test fails with every rank's traceback if one has none."""
         found = self.outcomes(timeout_s)
         bad = [f"rank {rank}: {o.error}: {o.message}\n{o.trace}" for rank, o in enumerate(found) if o.error]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass
+from ipaddress import IPv6Address
 from pathlib import Path
 from types import TracebackType
 
@@ -33,15 +34,15 @@ START_PSN = 0xFFFFFE  # wraps at once
 WRITABLE = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE
 
 
-def address_of(device: str) -> str:
-    """IPv4 address of rxe<k>, as fabric.sh gave it."""
-    return f"10.77.0.{10 + int(device.removeprefix('rxe'))}"
+def address_of(device: str, family: int = 4) -> str:
+    """IPv4 or IPv6 address of rxe<k>, as fabric.sh gave it."""
+    host = 10 + int(device.removeprefix("rxe"))
+    return f"10.77.0.{host}" if family == 4 else f"fd00:77::{host:x}"
 
 
 def gid_of(address: str) -> str:
-    """The GID of an IPv4 address, in the full 8x4 form that pyverbs wants."""
-    a, b, c, d = (int(part) for part in address.split("."))
-    return f"0000:0000:0000:0000:0000:ffff:{a:02x}{b:02x}:{c:02x}{d:02x}"
+    """The GID of an IP address, in the full 8x4 form that pyverbs wants."""
+    return IPv6Address(address if ":" in address else f"::ffff:{address}").exploded
 
 
 def gid_index(device: str, address: str) -> int:
@@ -80,8 +81,8 @@ class Remote:
 class Endpoint:
     """One QP on one device with `size_bytes` of memory that its peer may write."""
 
-    def __init__(self, device: str, size_bytes: int) -> None:
-        self.address = address_of(device)
+    def __init__(self, device: str, size_bytes: int, family: int = 4) -> None:
+        self.address = address_of(device, family)
         self.memory: NDArray[np.uint8] = np.zeros(size_bytes, np.uint8)
         self._context = Context(name=device)
         self._pd = PD(self._context)
@@ -98,7 +99,7 @@ class Endpoint:
         return Remote(self.address, self._qp.qp_num, START_PSN, self._mr.rkey, self._mr.buf)
 
     def connect(self, peer: Remote, mtu_bytes: int = PATH_MTU) -> None:
-        """RESET -> RTS towards `peer`; needs the peer to answer ARP."""
+        """RESET -> RTS towards `peer`; needs the peer to answer ARP or a neighbour solicitation."""
         route = GlobalRoute(dgid=GID(gid_of(peer.address)), sgid_index=self._gid_index)
         attr = QPAttr(port_num=1, cur_qp_state=e.IBV_QPS_RESET)
         attr.ah_attr = AHAttr(gr=route, is_global=1, port_num=1)
@@ -130,7 +131,7 @@ class Endpoint:
         work.set_wr_rdma(peer.rkey, peer.va + offset_bytes)
         self._qp.post_send(work)
 
-    def wait(self, timeout_s: float = 10.0) -> Completion:
+    def wait(self, timeout_s: float = 60.0) -> Completion:
         """The next completion; anything but success is an error."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:

@@ -26,6 +26,8 @@ from tests.softroce.ranks import Ranks
 CHUNK_BYTES, WINDOW = 16384, 4
 ELEMS = 5 * CHUNK_BYTES // 4 + 7  # six chunks: more than the window
 CALLS = 40
+PATIENCE_S = 180.0  # reached only in failure
+SLACK_S = 8.0
 
 
 class Impatient(Appliance):
@@ -35,6 +37,7 @@ class Impatient(Appliance):
     data_address = "10.77.0.2"
     interface = "app1"
     progress_s, deadline_s = 4.0, 16.0
+    retransmit_exponent = 16  # seven tries in 1.9 s
 
 
 def ip(*words: str) -> None:
@@ -106,13 +109,13 @@ def run(
             pending.append((call, values, session.all_reduce(values, async_op=True)))
             if len(pending) > 3:
                 number, values, work = pending.pop(0)
-                work.wait(90)
+                work.wait(PATIENCE_S)
                 wrong += not np.array_equal(values, expected(world_size, number))
             if call == 8:
                 going.set()
             hook(call)
         for number, values, work in pending:
-            work.wait(90)
+            work.wait(PATIENCE_S)
             wrong += not np.array_equal(values, expected(world_size, number))
         return wrong, session.stats()["epoch"] - began
 
@@ -123,18 +126,22 @@ def test_a_path_that_comes_back_costs_nothing_but_time(
 ) -> None:
     going = multiprocessing.get_context("fork").Event()
     drop = getattr(Switch(1), direction)
+    halts = impatient.log().count("has halted")
     with Ranks(3, lambda rank: run(job, rank, 3, going), impatient.address) as ranks:
-        assert going.wait(120)
+        assert going.wait(PATIENCE_S)
         try:
             drop(True)
-            time.sleep(Impatient.progress_s + 3)
+            deadline = time.monotonic() + PATIENCE_S
+            while impatient.log().count("has halted") == halts:
+                assert time.monotonic() < deadline, impatient.log()
+                time.sleep(0.1)
+            time.sleep(1)  # some tries to connect again are in vain
         finally:
             drop(False)
-        results = ranks.results(150)
+        results = ranks.results()
     assert [wrong for wrong, _ in results] == [0, 0, 0]
     epochs = {epochs for _, epochs in results}
     assert len(epochs) == 1 and epochs.pop() >= 1, results
-    assert "has halted" in impatient.log()
 
 
 def test_a_path_that_stays_down_is_one_error_everywhere(impatient: Impatient, job: str) -> None:
@@ -154,15 +161,15 @@ def test_a_path_that_stays_down_is_one_error_everywhere(impatient: Impatient, jo
 
     switch = Switch(1)
     with Ranks(3, body, impatient.address) as ranks:
-        assert going.wait(120)
+        assert going.wait(PATIENCE_S)
         try:
             switch.both(True)
-            results = ranks.results(90)
+            results = ranks.results()
         finally:
             switch.both(False)
     assert len({message for _, message, _ in results}) == 1, results
     assert "rank 1" in results[0][1]
-    assert all(waited_s < Impatient.deadline_s + 4 for _, _, waited_s in results), results
+    assert all(waited_s < Impatient.deadline_s + SLACK_S for _, _, waited_s in results), results
 
 
 def test_a_killed_rank_costs_no_complete_round(impatient: Impatient, job: str) -> None:
@@ -171,19 +178,19 @@ def test_a_killed_rank_costs_no_complete_round(impatient: Impatient, job: str) -
         values = [tensor(rank, call) for call in range(CALLS)]
         works = [session.all_reduce(v, async_op=True) for v in values]
         if rank == 2:
-            works[11].wait(60)
+            works[11].wait(PATIENCE_S)
             os.kill(os.getpid(), signal.SIGKILL)
         whole = []
         for call, work in enumerate(works):
             try:
-                work.wait(60)
+                work.wait(PATIENCE_S)
             except pascaline.EpochEnded as error:
                 return whole, error.fault, error.rank, session.stats()["rounds"]
             whole.append(bool(np.array_equal(values[call], expected(3, call))))
         return whole, "none", -1, 0
 
     with Ranks(3, body, impatient.address) as ranks:
-        *survivors, killed = ranks.outcomes(120)
+        *survivors, killed = ranks.outcomes()
     assert killed.error == "Died"
     assert not any(outcome.error for outcome in survivors), survivors
     first, second = (outcome.value for outcome in survivors)
@@ -196,11 +203,11 @@ def test_a_killed_rank_costs_no_complete_round(impatient: Impatient, job: str) -
 def test_a_stopped_rank_is_waited_for(impatient: Impatient, job: str) -> None:
     going = multiprocessing.get_context("fork").Event()
     with Ranks(2, lambda rank: run(job, rank, 2, going), impatient.address) as ranks:
-        assert going.wait(120)
+        assert going.wait(PATIENCE_S)
         os.kill(ranks.pid(1), signal.SIGSTOP)
         time.sleep(Impatient.progress_s + 3)
         os.kill(ranks.pid(1), signal.SIGCONT)
-        results = ranks.results(150)
+        results = ranks.results()
     assert results == [(0, 0), (0, 0)]
 
 
@@ -220,10 +227,10 @@ def test_an_appliance_that_dies_is_an_error_in_time(impatient: Impatient, job: s
             return str(error), time.monotonic() - began
 
     with Ranks(2, body, impatient.address) as ranks:
-        assert going.wait(120)
+        assert going.wait(PATIENCE_S)
         time.sleep(1)
         impatient.kill()
-        results = ranks.results(60)
+        results = ranks.results()
     for message, waited_s in results:
         assert impatient.address in message
-        assert waited_s < Impatient.deadline_s
+        assert waited_s < Impatient.deadline_s + SLACK_S

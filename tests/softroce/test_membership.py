@@ -34,7 +34,7 @@ def test_fifty_lives_leave_nothing_behind(appliance: Appliance, job: str) -> Non
     _settle(appliance, job + "-before")
     before = _appliance_resources(appliance)
     with Ranks(2, body, appliance.address) as ranks:
-        lives = ranks.results(timeout_s=250)
+        lives = ranks.results(timeout_s=500)
     after = _appliance_resources(appliance)
     assert after == before
     assert after["slots"] == after["qps"] == 0

@@ -29,21 +29,27 @@ def metrics_url(appliance: Appliance, tmp_path: Path) -> Iterator[str]:
     with log.open("wb") as stream:
         exporter = subprocess.Popen([*command, "--stats", str(appliance.stats_path)], stderr=stream)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not (found := re.search(r"http://\S+", log.read_text())):
             assert exporter.poll() is None and time.monotonic() < deadline, log.read_text()
             time.sleep(0.1)
         yield found[0]
     finally:
         exporter.terminate()
-        assert exporter.wait(30) == 0
+        assert exporter.wait(90) == 0
 
 
 def scrape(url: str) -> dict[str, float]:
-    """All samples by their name with labels."""
-    text = urllib.request.urlopen(url, timeout=20).read().decode()
-    samples = (line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#"))
-    return {name: float(value) for name, value in samples}
+    """All samples by their name with labels. After the host has stood still, the appliance is not up for a moment."""
+    deadline = time.monotonic() + 180
+    while True:
+        text = urllib.request.urlopen(url, timeout=60).read().decode()
+        lines = (line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#"))
+        samples = {name: float(value) for name, value in lines}
+        if samples["pascaline_up"] == 1:
+            return samples
+        assert time.monotonic() < deadline, text
+        time.sleep(0.2)
 
 
 def test_a_scrape_during_an_all_reduce_finds_exactly_the_bytes(
@@ -55,7 +61,7 @@ def test_a_scrape_during_an_all_reduce_finds_exactly_the_bytes(
     def body(rank: int) -> None:
         with pascaline.Session(job=job, chunk_bytes=CHUNK_BYTES, window=WINDOW) as session:
             if rank == 1:
-                scraped.wait(60)
+                scraped.wait(240)
             session.all_reduce(np.ones(ELEMS, np.float32))
             done.set()
 
@@ -64,14 +70,13 @@ def test_a_scrape_during_an_all_reduce_finds_exactly_the_bytes(
 
     with Ranks(2, body, appliance.address) as ranks:
         # Rank 0 fills its window and waits: W chunks have been added, nothing is complete.
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         samples = scrape(metrics_url)
         while value("contribution_bytes") < WINDOW * CHUNK_BYTES:
             assert time.monotonic() < deadline, samples
             time.sleep(0.2)
             samples = scrape(metrics_url)
         scraped.set()
-        assert samples["pascaline_up"] == 1
         assert value("contribution_bytes") == WINDOW * CHUNK_BYTES
         assert (value("result_bytes"), value("rounds")) == (0, 0)
         ranks.results()

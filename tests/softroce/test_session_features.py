@@ -8,8 +8,10 @@ import multiprocessing
 import os
 import resource
 import signal
+import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +19,26 @@ import numpy as np
 import pytest
 
 import pascaline
-from tests.softroce.appliance import Appliance
+from tests.softroce.appliance import DATA_ADDRESS, Appliance
+from tests.softroce.bench import PLACE_VARIABLE
 from tests.softroce.ranks import Outcome, Ranks
 
 NOBODY = 65534
-SECONDS_TO_A_SENTENCE = 30.0  # 5 natively
+SECONDS_TO_A_SENTENCE = 90.0 if os.environ.get(PLACE_VARIABLE) == "rxe-vm" else 10.0
 
 
 def outcomes(appliance: Appliance, body: Any, world_size: int = 2, **options: Any) -> list[Outcome]:
     with Ranks(world_size, body, appliance.address, **options) as ranks:
-        return ranks.outcomes(120)
+        return ranks.outcomes(240)
 
 
 def values(appliance: Appliance, body: Any, world_size: int = 2) -> list[Any]:
     with Ranks(world_size, body, appliance.address) as ranks:
-        return ranks.results(120)
+        return ranks.results(240)
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True)
 
 
 # ---- Waiting ----
@@ -42,7 +49,7 @@ def test_a_wait_for_a_missing_rank_lets_threads_run_and_hears_ctrl_c(appliance: 
         with pascaline.Session(job=job) as session:
             if rank == 1:  # lives, but does not come
                 began = time.monotonic()
-                while session.idle() and time.monotonic() - began < 60:
+                while session.idle() and time.monotonic() - began < 180:
                     time.sleep(0.05)
                 session.all_reduce(np.ones(1, np.float32))
                 return None
@@ -57,7 +64,7 @@ def test_a_wait_for_a_missing_rank_lets_threads_run_and_hears_ctrl_c(appliance: 
             except KeyboardInterrupt:
                 print(f"counted {counted}, {time.monotonic() - interrupted:.2f} s after Ctrl-C", flush=True)
                 assert counted > 1000
-                assert time.monotonic() - interrupted < 2
+                assert time.monotonic() - interrupted < SECONDS_TO_A_SENTENCE / 3
                 raise
 
     waiting, missing = outcomes(appliance, body)
@@ -185,7 +192,7 @@ def _descriptors() -> set[str]:
     return found
 
 
-@pytest.mark.timeout(600)  # half of it is `import torch`
+@pytest.mark.timeout(1200)  # half of it is `import torch`
 def test_ddp_over_the_hook_with_a_forking_dataloader(appliance: Appliance, job: str, tmp_path: Path) -> None:
     import torch  # here: 20 s and more under emulation, once, before the ranks are forked
     import torch._dynamo  # DDP's constructor would, in every rank
@@ -250,6 +257,53 @@ def test_a_device_that_is_not_there_is_named_with_those_that_are(appliance: Appl
 def test_a_port_that_is_not_there(appliance: Appliance, job: str) -> None:
     (outcome,) = outcomes(appliance, lambda rank: timed(job=job, device="rxe0:2"), world_size=1)
     assert (outcome.error, outcome.message) == ("LocalSetupError", "RDMA device 'rxe0' has no port 2")
+
+
+@pytest.fixture
+def device_without_address() -> Iterator[str]:
+    """An rxe device on an interface that is up and has no address but its link-local one."""
+    ip("link", "add", "bare0", "type", "veth", "peer", "name", "bare1")
+    try:
+        for interface in ("bare0", "bare1"):
+            ip("link", "set", interface, "up")
+        subprocess.run(["rdma", "link", "add", "rxebare", "type", "rxe", "netdev", "bare0"], check=True)
+        yield "rxebare"
+    finally:
+        ip("link", "del", "bare0")  # takes rxebare along
+
+
+def test_a_port_without_a_gid_that_can_be_routed(
+    appliance: Appliance, job: str, device_without_address: str
+) -> None:
+    body = lambda rank: timed(job=job, device=device_without_address)  # noqa: E731
+    (outcome,) = outcomes(appliance, body, world_size=1)
+    assert outcome.error == "LocalSetupError", outcome
+    assert (
+        "port rxebare:1 has no RoCE v2 GID of an IPv4 or a routable IPv6 address: give its network interface an address"
+        in outcome.message
+    )
+
+
+@pytest.fixture
+def narrow_port() -> Iterator[None]:
+    """The switch's port towards the appliance takes 1500 bytes, of which neither end knows. Not the one towards the
+    worker: there veth says to rxe that the packet is lost, and rxe sends it again without end and without its timer.
+    """
+    ip("link", "set", "bapp", "mtu", "1500")
+    yield
+    ip("link", "set", "bapp", "mtu", "9000")
+
+
+def test_a_switch_port_with_a_small_mtu(appliance: Appliance, job: str, narrow_port: None) -> None:
+    """soft-RoCE accepts the path MTU of 4096 and then nothing arrives."""
+    (outcome,) = outcomes(appliance, lambda rank: timed(job=job), world_size=1)
+    assert outcome.error == "LocalSetupError", outcome
+    assert f"a probe of one path MTU (4096 bytes) did not pass between this worker and {DATA_ADDRESS} (" in (
+        outcome.message
+    )
+    assert outcome.message.endswith(
+        "every interface and switch port on the way needs an MTU of at least 4176 bytes"
+    )
 
 
 def test_locked_memory_that_is_refused(appliance: Appliance, job: str) -> None:

@@ -79,7 +79,7 @@ def test_sixteen_mebibytes(appliance: Appliance, job: str) -> None:
         return int(np.count_nonzero(tensor != before * 2 + 1))
 
     with Ranks(2, body, appliance.address) as ranks:
-        assert ranks.results(timeout_s=200) == [0, 0]
+        assert ranks.results(timeout_s=400) == [0, 0]
     counters = appliance.job(job)
     assert counters.contribution_bytes == counters.result_bytes == 2 * 2**24
 
@@ -146,7 +146,7 @@ def test_tensors_in_flight_together_keep_apart(appliance: Appliance, job: str) -
             ]
             assert not works[-1].is_completed(), "nothing was in flight together"
             for work in reversed(works):
-                work.wait(60)
+                work.wait(180)
         return tensors
 
     with Ranks(2, body, appliance.address) as ranks:

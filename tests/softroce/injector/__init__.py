@@ -31,7 +31,7 @@ COMPILE = [
 INTERFACE = "app2"
 UP, DOWN = 0, 1  # to the appliance, to the workers
 FIRST, MIDDLE, LAST_IMM, ACK = 6, 7, 9, 17  # BTH opcodes
-START_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 60.0
 
 
 @dataclasses.dataclass(frozen=True)

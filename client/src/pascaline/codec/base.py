@@ -72,7 +72,7 @@ class Codec(ABC):
 
     @abstractmethod
     def chunk_elems(self, slot_bytes: int) -> int:
-        """Elements whose result fits a slot. Raises ConfigurationError when not one chunk does."""
+        """Elements of a chunk whose result fills a slot; 0 where none fits. May raise ConfigurationError instead."""
 
     @abstractmethod
     def contribution_bytes(self, elems: int) -> int:

@@ -56,7 +56,7 @@ class Half(Codec):
 
     def chunk_elems(self, slot_bytes: int) -> int:
         """A result has four bytes for each; even, since contributions are whole words."""
-        return max(2, slot_bytes // 8 * 2)
+        return slot_bytes // 8 * 2
 
     def contribution_bytes(self, elems: int) -> int:
         """Two bytes each, and two more after an odd number."""

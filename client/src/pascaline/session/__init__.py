@@ -223,7 +223,11 @@ class Session:
                     f"codec {codec.name} needs the op {codec.op} with its own table, and this session joined with "
                     f"{codecs.describe(self.codec, self._seed)}: join a session of its own with codec={codec.name!r}"
                 )
-            codec.chunk_elems(self._data_slot_bytes)  # refuses slots that are too small
+            if not codec.chunk_elems(self._data_slot_bytes):
+                raise ConfigurationError(
+                    f"slots of {self._data_slot_bytes} bytes hold no result of codec {codec.name}: "
+                    "join with a larger chunk_bytes"
+                )
             self._codecs[key] = codec
         return self._codecs[key]
 

@@ -22,6 +22,8 @@ CHUNK_BYTES = 1 << 20
 WINDOW = 4
 SMALL_BYTES = 4096
 SMALL_WINDOW = 2
+_GRACE_S = 10.0
+"""So that a wait ends by the session's time-out before it ends by the process group's."""
 STRAGGLER_TIMEOUT_S = 1800.0
 """As torch.distributed's."""
 
@@ -31,6 +33,9 @@ class OneLife:
 
     def __init__(self, link: EmulatedLink, lines: Sequence[Line], left: Callable[[], None]) -> None:
         self.wake: Callable[[], None] = lambda: None
+        self.silent = (
+            "the other ranks, of which one has not called all_reduce: see what each of them is doing"
+        )
         self._link, self._lines, self._left = link, lines, left
         self._lock = threading.Lock()
         self._verdict: PascalineError | None = None
@@ -89,7 +94,7 @@ class EmulatedMembership:
         """Compare what the ranks want, and open the pools."""
         from pascaline.link.emulated import link as emulated
 
-        self.link = emulated.EmulatedLink(self._process_group, self.straggler_timeout_s)
+        self.link = emulated.EmulatedLink(self._process_group, self.straggler_timeout_s + _GRACE_S)
         data = emulated.PoolSize(wishes.window or WINDOW, wishes.chunk_bytes or CHUNK_BYTES)
         try:
             self._agree(wishes, data)

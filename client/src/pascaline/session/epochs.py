@@ -49,6 +49,7 @@ class Epochs(Handshake):
         self._say = say
         self.wake: Callable[[], None] = lambda: None
         """Ends the progress thread's sleep, once it has one."""
+        self.silent = "the appliance, which says nothing: run `pascaline-appliance status` there"
         self._messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._fault = ""

@@ -48,6 +48,8 @@ class Life(Protocol):
 
     wake: Callable[[], None]
     """Ends the progress thread's sleep, once it has one."""
+    silent: str
+    """Who is waited for when nobody has said who, and what to look at."""
 
     def check(self) -> None:
         """Raise Halted when an epoch has ended, and the verdict when there is one."""

@@ -203,7 +203,7 @@ class Progress:
             ranks, message = self._waiting
             raise Timeout(
                 f"all_reduce {self._works[0].sequence} has waited {waited_s:.1f} s (limit {self._timeout_s:g} s) for "
-                + (message or "the appliance, which says nothing: run `pascaline-appliance status` there"),
+                + (message or self._life.silent),
                 ranks,
             )
 

@@ -219,7 +219,7 @@ _MAX_SUM = {8: 255, 16: 65535}
 
 def default_sum_bits(bits: int, n: int) -> int:
     """8 while the sum of `n` ranks leaves two grid points to each level, as the paper's g = 30 for 4 bits; else 16."""
-    return 8 if bits != 8 and _MAX_SUM[8] // n >= 2 * (2**bits - 1) else 16
+    return 8 if _MAX_SUM[8] // n >= 2 * (2**bits - 1) else 16
 
 
 @functools.lru_cache(maxsize=256)

@@ -1,9 +1,9 @@
 """The codec thc in Triton, for CUDA tensors: the same three functions as `reference`, and the same bits.
 
 Not verified on a GPU: run by Triton's interpreter and compiled for sm_80 and sm_90, no more, in tests/client. Every
-launch asks for no FMA contraction, and division and square root for IEEE rounding. One program is one block.
-The random draws follow their layout in docs/thc.md: a vector of 16 states makes 128 coordinates, so nothing is drawn
-that is not used.
+launch asks for no FMA contraction, and division and square root for IEEE rounding. One program is one block. The random
+draws follow their layout in docs/thc.md: a vector of 16 states makes 128 coordinates, so nothing is drawn that is not
+used. Tensors are contiguous and lie on the current device.
 """
 
 from __future__ import annotations
@@ -30,15 +30,14 @@ def norms(params: Params, grad: Tensor, residual: Tensor | None = None, loss_sca
     """As `reference.norms`."""
     blocks = params.blocks(grad.numel())
     out = torch.empty(blocks, dtype=torch.float32, device=grad.device)
-    fed_back = residual is not None
     _norms[(-(-blocks // _NORM_ROWS),)](
         grad,
         residual if residual is not None else grad,
         out,
         grad.numel(),
-        loss_scale,
+        float(loss_scale),
         SQUARES=params.norm == "l2",
-        FEEDBACK=fed_back,
+        FEEDBACK=residual is not None,
         MIN_NORM=MIN_NORM,
         ROWS=_NORM_ROWS,
         BLOCK=BLOCK,
@@ -82,7 +81,7 @@ def encode(
             chunk,
             key_low,
             key_high,
-            loss_scale,
+            float(loss_scale),
             1 / loss_scale,
             kappa,
             _divisor(params, kappa, size),
