@@ -83,8 +83,9 @@ def _check_losses(found: dict[tuple[str, str, int], dict[str, Any]]) -> None:
             assert len(own) == STEPS
             assert own[-1] < own[0], f"{model} learns nothing with {codec}, seed {seed}: {own}"
             f32 = losses["f32", seed]
-            # The first step's batch and weights are the same, and thc's error moves the loss by a little
-            assert own[0] == pytest.approx(f32[0], abs=0.1), f"{model}: {codec} is not paired with f32"
+            # After the first step, from the same weights and batch, thc's error moves the loss by less than a seed does
+            by_seed = abs(losses["f32", 0][0] - losses["f32", 1][0])
+            assert abs(own[0] - f32[0]) < by_seed / 4, f"{model}: {codec} is not paired with f32"
             assert (own == f32) == (codec == "f32"), f"{model}: {codec} has f32's very losses"
         assert losses["f32", 0] != losses["f32", 1]
         assert found[model, "f32", 0]["bits_up"] == 32
