@@ -132,14 +132,15 @@ class Transformer(nn.Module):
         self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, data.VOCABULARY, bias=False)
+        deviation = 0.02 * math.sqrt(768 / width)  # as GPT-2's 0.02 is at its width
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
-                nn.init.normal_(module.weight, std=0.02)
+                nn.init.normal_(module.weight, std=deviation)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
         for block in self.blocks:  # what is added to the residual stream, as GPT-2 scales it
             for added in (block.out.weight, block.mlp[2].weight):
-                nn.init.normal_(added, std=0.02 / math.sqrt(2 * layers))
+                nn.init.normal_(added, std=deviation / math.sqrt(2 * layers))
 
     def forward(self, x: Tensor) -> Tensor:
         places = torch.arange(x.shape[1])

@@ -83,10 +83,13 @@ def _check_losses(found: dict[tuple[str, str, int], dict[str, Any]]) -> None:
             assert len(own) == STEPS
             assert own[-1] < own[0], f"{model} learns nothing with {codec}, seed {seed}: {own}"
             f32 = losses["f32", seed]
-            # After the first step, from the same weights and batch, thc's error moves the loss by less than a seed does
+            # After a step with the same batch, thc's error has moved the loss by less than another seed would
             by_seed = abs(losses["f32", 0][0] - losses["f32", 1][0])
             assert abs(own[0] - f32[0]) < by_seed / 4, f"{model}: {codec} is not paired with f32"
+            initial = [found[model, one, seed]["initial_loss"] for one in (codec, "f32")]
+            assert initial[0] == initial[1], f"{model}: {codec} has not begun with f32's weights"
             assert (own == f32) == (codec == "f32"), f"{model}: {codec} has f32's very losses"
+        assert found[model, "f32", 0]["initial_loss"] != found[model, "f32", 1]["initial_loss"]
         assert losses["f32", 0] != losses["f32", 1]
         assert found[model, "f32", 0]["bits_up"] == 32
         assert 4 < found[model, "thc", 0]["bits_up"] < 4.1

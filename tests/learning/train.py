@@ -72,6 +72,7 @@ def train(
     points = {round(share * (steps - 1)): name for name, share in CAPTURED_AT.items()} if capture else {}
     captured: dict[str, dict[str, Any]] = {}
     losses: dict[int, float] = {}
+    initial = validated(task, model.module)
     begin, begin_cpu = time.monotonic(), time.process_time()
     with pascaline.torch.register(model, link="emulated", codec=codec, random_seed=seed) as state:
         optimizer = task.optimizer(model.module)
@@ -91,6 +92,7 @@ def train(
         stats = state.compression_stats()[codec]
     record = {
         "parameters": sum(p.numel() for p in model.module.parameters()),
+        "initial_loss": initial,
         "losses": {step: loss if math.isfinite(loss) else None for step, loss in losses.items()},
         "bits_up": stats["bits_up"],
         "bits_down": stats["bits_down"],
