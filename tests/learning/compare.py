@@ -107,7 +107,7 @@ def model(records: list[Record]) -> dict[str, Any] | None:
     return {
         "parameters": first["parameters"],
         "workers": first["setting"]["workers"],
-        "steps": max(map(int, first["losses"])),
+        "steps": max(map(int, first["losses"])),  # of the last validation
         "f32_sd": number(deviation),
         "target": number(target),
         "codecs": {codec: row(own, f32, target, deviation) for codec, own in codecs.items()},

@@ -104,9 +104,9 @@ def _page(found: dict[str, Any], commit: str) -> str:
     for name, model in found["models"].items():
         sections.append(f"""## {TITLES[name][0].upper()}{TITLES[name][1:]}
 
-{model["parameters"]:,} parameters, {model["workers"]} workers, {model["steps"]} steps. float32's final loss has a
-standard deviation of {model["f32_sd"]} over its seeds. Steps: to a loss of {model["target"]}, the median of float32's
-at {TARGET_AT:.0%} of its training.
+{model["parameters"]:,} parameters, {model["workers"]} workers, {model["steps"]} steps up to the last validation.
+float32's final loss has a standard deviation of {model["f32_sd"]} over its seeds. Steps: to a loss of
+{model["target"]}, the median of float32's at {TARGET_AT:.0%} of its training.
 
 {table(model)}
 """)
