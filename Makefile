@@ -11,6 +11,7 @@ SHELL := /bin/bash
 FAULT ?= none
 # For example: make demo DEMO_OPTIONS='--steps 50 --workers 4'
 DEMO_OPTIONS ?=
+LEARNING_OPTIONS ?=
 BUILD := $(CURDIR)/build
 MESON_DIR := $(BUILD)/dpdk_c
 FAULT_DIR := $(BUILD)/dpdk_c-$(FAULT)
@@ -147,6 +148,11 @@ sanitize-threads: build ## A polling lane and a control thread beside it under T
 .PHONY: numerics
 numerics: build ## Accuracy of the codecs: docs/numerics.*, build/numerics/summary.json; fails where a bound is missed
 	@$(BIN)/python -m tests.numerics
+
+# Needs the Debian package dataset-fashion-mnist. LEARNING_OPTIONS='--budget-minutes 20' for a part of it.
+.PHONY: learning
+learning: build ## Training with every codec, 150 minutes at most, goes on where it was interrupted: docs/learning.*, build/learning/summary.json
+	@$(BIN)/python -m tests.learning $(LEARNING_OPTIONS)
 
 .PHONY: sanitize
 sanitize: build sanitize-threads ## C unit, protocol and malformed tests, kernels and simulated racks under AddressSanitizer and UndefinedBehaviorSanitizer; threads too

@@ -30,9 +30,9 @@ def layers(ranks: int, correlation: float, seed: int) -> list[Tensor]:
     return [x * scales for x in homogeneous(LAYERS * LAYER_ELEMS, ranks, correlation, seed)]
 
 
-def captured() -> Iterator[tuple[str, list[Tensor]]]:
-    """(name, the ranks' gradients) of each file in build/learning/gradients: array `gradients`, f32 (ranks, elems)."""
-    for path in sorted(CAPTURED.glob("*.npz")):
+def captured(folder: Path = CAPTURED) -> Iterator[tuple[str, list[Tensor]]]:
+    """(name, the ranks' gradients) of each file that `make learning` left: array `gradients`, f32 (ranks, elems)."""
+    for path in sorted(folder.glob("*.npz")):
         with np.load(path) as file:
             yield path.stem, [torch.from_numpy(row) for row in file["gradients"].astype(np.float32)]
 

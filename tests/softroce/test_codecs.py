@@ -4,6 +4,8 @@ arithmetic makes of the same gradients, scales, draws, residuals and all.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ import pascaline
 from pascaline import codec as codecs
 from pascaline.reduce import Collective
 from tests.client.rack import Rack
+from tests.learning.sample import sampled
 from tests.softroce.appliance import Appliance
 from tests.softroce.ranks import Ranks
 
@@ -24,34 +27,66 @@ LENGTHS = [1, 1023, 5 * SLOT + 1700]
 """The last is more than a window of u8 sums, and ends in a short block."""
 
 
-def gradient(rank: int, step: int, elems: int) -> Array:
-    """float32 of scales over two decades."""
-    rng = np.random.default_rng((rank, step, elems))
-    return (rng.normal(size=elems) * np.logspace(-1, 1, elems)).astype(np.float32)
+@dataclass(frozen=True)
+class Case:
+    """A job's codec and gradients."""
+
+    world_size: int
+    options: codecs.Thc
+    gradients: Callable[[int, int], dict[str, Array]]
+    """(rank, step) -> float32 by name."""
+    others: tuple[str, ...] = ()
+    """Codecs that are used besides the session's own."""
+
+    def calls(self) -> list[tuple[int, str, str | None]]:
+        """(step, name, codec) of all collectives, in order; None is the session's codec, with error feedback."""
+        return [
+            (step, name, codec)
+            for step in range(STEPS)
+            for name in self.gradients(0, step)
+            for codec in (None, *self.others)
+        ]
+
+    def feedbacks(self) -> dict[str, codecs.ErrorFeedback]:
+        """New ones of one rank."""
+        return {name: codecs.ErrorFeedback(x.size) for name, x in self.gradients(0, 0).items()}
 
 
-def calls() -> list[tuple[int, int, str | None]]:
-    """(step, length, codec) of all collectives, in order; None is the session's codec, with error feedback."""
-    return [
-        (step, length, codec)
-        for step in range(STEPS)
-        for length in LENGTHS
-        for codec in (None, "f16", "bf16")
-    ]
+def drawn(rank: int, step: int) -> dict[str, Array]:
+    """Of scales over two decades."""
+    found = {}
+    for elems in LENGTHS:
+        rng = np.random.default_rng((rank, step, elems))
+        found[str(elems)] = (rng.normal(size=elems) * np.logspace(-1, 1, elems)).astype(np.float32)
+    return found
 
 
-def by_arithmetic(options: codecs.Thc, world_size: int) -> list[list[bytes]]:
+def captured(rank: int, step: int) -> dict[str, Array]:
+    """Of the workers of a CNN and a GPT in the middle of their trainings, again in every step."""
+    return {model: rows[rank].copy() for model, rows in sampled()}
+
+
+CASES = {
+    "u8": Case(2, codecs.Thc(g=20, p=0.01), drawn, ("f16", "bf16")),
+    "u16": Case(4, codecs.Thc(g=200, p=0.01), drawn, ("f16", "bf16")),
+    "one-scale": Case(2, codecs.Thc(name="thc-paper"), drawn, ("f16", "bf16")),
+    "captured": Case(4, codecs.Thc(), captured),
+}
+
+
+def by_arithmetic(case: Case) -> list[list[bytes]]:
     """Sums and residuals of all ranks, by the reduce room over a rack in memory."""
+    options, world_size = case.options, case.world_size
     first = options.build(0, world_size, SEED)
     rack = Rack(world_size, (WINDOW, SLOT), (2, 4096), tables={first.op: first.table or ()})
     lines = [rack.lines(rank) for rank in range(world_size)]
-    feedbacks = [{n: codecs.ErrorFeedback(n) for n in LENGTHS} for _ in lines]
+    feedbacks = [case.feedbacks() for _ in lines]
     results: list[list[bytes]] = [[] for _ in lines]
-    for sequence, (step, length, name) in enumerate(calls()):
-        tensors = [gradient(rank, step, length) for rank in range(world_size)]
+    for sequence, (step, name, other) in enumerate(case.calls()):
+        tensors = [case.gradients(rank, step)[name] for rank in range(world_size)]
         for rank, (data, small) in enumerate(lines):
-            codec = codecs.for_array(tensors[rank].dtype, name or options, rank, world_size, SEED)
-            feedback = None if name else feedbacks[rank][length]
+            codec = codecs.for_array(tensors[rank].dtype, other or options, rank, world_size, SEED)
+            feedback = None if other else feedbacks[rank][name]
             done = Collective(tensors[rank], codec, sequence, lambda: None, feedback)
             for line, stream in done.streams(data, small):
                 line.enter(stream)
@@ -63,38 +98,32 @@ def by_arithmetic(options: codecs.Thc, world_size: int) -> list[list[bytes]]:
                     pass
         for rank, tensor in enumerate(tensors):
             results[rank].append(tensor.tobytes())
-    for rank, of_length in enumerate(feedbacks):
-        results[rank] += [feedback.residual.tobytes() for feedback in of_length.values()]
+    for rank, own in enumerate(feedbacks):
+        results[rank] += [feedback.residual.tobytes() for feedback in own.values()]
     return results
 
 
-@pytest.mark.parametrize(
-    "world_size, options",
-    [(2, codecs.Thc(g=20, p=0.01)), (4, codecs.Thc(g=200, p=0.01)), (2, codecs.Thc(name="thc-paper"))],
-    ids=["u8", "u16", "one-scale"],
-)
-def test_sums_and_residuals_are_the_arithmetic_s(
-    appliance: Appliance, job: str, world_size: int, options: codecs.Thc
-) -> None:
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_sums_and_residuals_are_the_arithmetic_s(appliance: Appliance, job: str, case: Case) -> None:
     def body(rank: int) -> list[bytes]:
-        feedbacks = {length: codecs.ErrorFeedback(length) for length in LENGTHS}
+        feedbacks = case.feedbacks()
         results = []
         with pascaline.Session(
-            job=job, codec=options, random_seed=SEED, chunk_bytes=SLOT, window=WINDOW
+            job=job, codec=case.options, random_seed=SEED, chunk_bytes=SLOT, window=WINDOW
         ) as session:
-            for step, length, codec in calls():
-                tensor = gradient(rank, step, length)
-                feedback = None if codec else feedbacks[length]
-                session.all_reduce(tensor, codec=codec, error_feedback=feedback)
+            for step, name, other in case.calls():
+                tensor = case.gradients(rank, step)[name]
+                feedback = None if other else feedbacks[name]
+                session.all_reduce(tensor, codec=other, error_feedback=feedback)
                 results.append(tensor.tobytes())
         return results + [feedback.residual.tobytes() for feedback in feedbacks.values()]
 
-    expected = by_arithmetic(options, world_size)
-    with Ranks(world_size, body, appliance.address) as ranks:
+    expected = by_arithmetic(case)
+    with Ranks(case.world_size, body, appliance.address) as ranks:
         for rank, results in enumerate(ranks.results(timeout_s=200)):
-            names = [*calls(), *(f"residual of {length}" for length in LENGTHS)]
+            names = [*case.calls(), *(f"residual of {name}" for name in case.gradients(rank, 0))]
             wrong = [name for name, a, b in zip(names, results, expected[rank], strict=True) if a != b]
-            if world_size > 2:  # f16 and bf16 are added in arrival order there
+            if case.world_size > 2:  # f16 and bf16 are added in arrival order there
                 wrong = [name for name in wrong if not (isinstance(name, tuple) and name[2])]
             assert not wrong, f"rank {rank}: {wrong}"
 
