@@ -120,7 +120,8 @@ runs is in `tests/learning`.
 no speed that says anything. All codecs have their default settings, with error feedback where they profit from it. A
 seed fixes initial weights and batches, so every codec is compared with float32 *at the same seed*; the interval is
 Student's, of the mean of these differences. Losses are validation losses in nats, each the mean of the last {SMOOTHED}
-validations. Codecs had no part in choosing models, steps and learning rates. NMSE is of a rank's own encodings.
+validations. Models, steps and learning rates were chosen by what float32
+learns (`tests/learning/tasks.py`). NMSE is of a rank's own encodings.
 
 thc, worst of the models, {found["summary"]["seeds"]} seeds: the final loss is {_cell(gap, "+.2f")} of float32's
 standard deviations above float32's (bound: {BOUND_SD:g}); it takes {_cell(ratio, ".3f")} times float32's steps.

@@ -1,6 +1,7 @@
 """The two things to learn: a network, its batches, its validation set and its optimizer. Knows no codec.
 
-Their settings were chosen by what float32 learns, before any codec was tried.
+Their settings were chosen by what float32 learns. One was changed when three runs with thc had been seen: the GPT's
+initial weights, because float32's own seeds ended 0.26 nats apart; now they agree to 0.009.
 """
 
 from __future__ import annotations
