@@ -433,3 +433,30 @@ def test_a_scale_that_is_no_power_of_two_is_refused_when_it_is_met() -> None:
 def test_exclude_needs_names() -> None:
     with pytest.raises(ConfigurationError, match=r"pass named_parameters=model.named_parameters"):
         pascaline.torch.PascalineState(exclude=["*.bias"], link="emulated")
+
+
+def test_error_feedback_of_what_leaves_nothing_out_is_refused_before_the_join() -> None:
+    for codec in ("f32", "fixed32"):
+        with pytest.raises(
+            ConfigurationError, match=f"use_error_feedback is True and codec {codec} leaves nothing"
+        ):
+            pascaline.torch.PascalineState(use_error_feedback=True, codec=codec, link="emulated")
+    assert Choice(use_error_feedback=True).feeds_back(codecs.resolve("f16"))
+    assert Choice().feeds_back(codecs.resolve("thc"))
+    assert not Choice().feeds_back(codecs.resolve("f32"))
+
+
+def test_another_state_dict_is_refused_by_what_it_lacks(tmp_path: Path) -> None:
+    assert run_ranks(tmp_path / "store", 1, loads_the_models) == [
+        "this is no state_dict of a PascalineState: it lacks iteration, world_size and has 2 other keys; save "
+        "state.state_dict() beside the model's"
+    ]
+
+
+def loads_the_models(_rank: int, _world_size: int) -> str:
+    with pascaline.torch.PascalineState(link="emulated") as state:
+        try:
+            state.load_state_dict(nn.Linear(3, 2).state_dict())
+        except ConfigurationError as error:
+            return str(error)
+    return ""

@@ -108,7 +108,9 @@ class Thc:
                     f"thc takes {one} and {other} together, or neither: {one} is {values[0]} and {other} {values[1]}"
                 )
         if self.table is not None:
-            object.__setattr__(self, "table", tuple(map(int, self.table)))  # hashable, whatever sequence it came as
+            object.__setattr__(
+                self, "table", tuple(map(int, self.table))
+            )  # hashable, whatever sequence it came as
 
     @property
     def error_feedback(self) -> bool:
