@@ -76,6 +76,7 @@ $(MESON_DIR)/build.ninja: $(BUILD)/.packages
 $(BUILD)/.installed: $(BUILD)/.requirements $(MESON_DIR)/build.ninja $(INSTALL_INPUTS)
 	@ninja -C $(MESON_DIR)
 	export PKG_CONFIG_PATH=$(MESON_DIR)/meson-uninstalled
+	export PASCALINE_REQUIRE_KERNELS=1 # here a kernel that does not compile is a fault, elsewhere only slow
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps $(addprefix -e ./,$(DISTRIBUTIONS))
 	touch $@
 

@@ -1,9 +1,11 @@
 """Compiles pascaline._kernels, the C kernels of codec/thc for CPU tensors, when the wheel is built.
 
 Optional: where there is no compiler the package installs without them, and the codec computes the same bits slowly.
+With PASCALINE_REQUIRE_KERNELS=1 kernels that do not compile fail the installation, as `make build` wants it.
 No -m flag and no -march: one binary for every CPU; the variants name their instruction sets in their own files.
 """
 
+import os
 from pathlib import Path
 
 from cffi import FFI
@@ -20,5 +22,5 @@ ffi.set_source(
     depends=[str(path) for path in sorted(KERNELS.glob("*.h"))],
     include_dirs=[str(KERNELS)],
     extra_compile_args=["-O3", "-ffp-contract=off"],
-    optional=True,
+    optional=os.environ.get("PASCALINE_REQUIRE_KERNELS") != "1",
 )

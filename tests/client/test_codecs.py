@@ -236,8 +236,36 @@ def test_topk_sends_the_largest_share_and_keeps_a_step_that_is_void() -> None:
             codecs.TopK(share=share)
 
 
+@pytest.mark.parametrize("name", ["f16", "bf16"])
+def test_an_element_that_is_no_number_owes_what_it_owed(name: str) -> None:
+    """Its own overflow, another rank's Inf and its own NaN; the fourth is a number."""
+    codec, place = codecs.for_array(np.dtype("f4"), name, 0, 2), codecs.Place(0, 0, 4)
+    values = np.array([F32_MAX, 1, math.nan, 1 + 2**-12], np.float32)
+    residual, pending = np.full(4, 0.125, np.float32), np.full(4, 77, np.float32)
+    carry = codecs.Carry(residual, pending)
+    encoded = np.empty(codec.contribution_bytes(4), np.uint8)
+    with np.errstate(all="ignore"):
+        codec.encode(place, values, carry, NO_SCALES, encoded)
+        sums = combine(codec.op, [encoded]).view(np.float32)
+    sums[1] = math.inf
+    codec.decode(place, sums.view(np.uint8), carry, NO_SCALES, np.empty(4, np.float32))
+    assert pending[:3].tolist() == [0.125] * 3
+    assert pending[3] == 2**-12
+    codec.decode(place, sums.view(np.uint8), codecs.Carry(None, pending), NO_SCALES, np.empty(4, np.float32))
+    assert pending.tolist() == [0, 0, 0, 2**-12]
+
+
+def test_a_table_may_be_any_sequence() -> None:
+    """Options are keys and are compared by content."""
+    listed = codecs.Thc(table=list(range(16)), t=2.0)  # type: ignore[arg-type]
+    assert {listed: 1}[codecs.Thc(table=tuple(range(16)), t=2.0)] == 1
+    for bits in (0, 5):
+        with pytest.raises(ConfigurationError, match=f"one of 2, 3, 4, 8, not {bits}"):
+            codecs.Thc(bits=bits, g=60, p=0.01)
+
+
 def test_options_that_need_each_other() -> None:
-    with pytest.raises(ConfigurationError, match="g and p together"):
+    with pytest.raises(ConfigurationError, match="g and p together, or neither: g is 30 and p None"):
         codecs.Thc(g=30)
     with pytest.raises(ConfigurationError, match="table and t together"):
         codecs.Thc(table=(0, 1, 2, 2))

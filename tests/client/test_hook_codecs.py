@@ -23,8 +23,6 @@ import pascaline
 import pascaline.torch
 from pascaline import codec as codecs
 from pascaline.errors import ConfigurationError
-from pascaline.torch.buckets import joined
-from pascaline.torch.choice import Choice
 from pascaline.torch.residuals import Residuals
 
 from .processes import run_ranks
@@ -397,39 +395,3 @@ def test_a_checkpoint_is_loaded_without_pickles(tmp_path: Path) -> None:
     torch.save(saved, tmp_path / "state")
     loaded = torch.load(tmp_path / "state", weights_only=True)
     assert {k: v.tolist() for k, v in loaded.items()} == {"world_size": 1, "w@0": [1.5]}
-
-
-# ---- Choices ----
-
-
-def test_neighbours_travel_as_one_slice() -> None:
-    assert joined([2, 3, 1, 4], [True, True, False, True]) == [(0, 5), (6, 10)]
-    assert joined([2, 3], [False, False]) == []
-
-
-@pytest.mark.parametrize(
-    "choice, words",
-    [
-        ({"start_compress_iter": -1}, "start_compress_iter is -1"),
-        ({"exclude": "*.bias"}, r"pass \['\*.bias'\]"),
-        ({"uncompressed_codec": "bf16"}, "uncompressed_codec is 'bf16': choose one of f32, fixed32"),
-        (
-            {"scaler": torch.amp.GradScaler("cpu", growth_factor=1.5)},
-            "multiplies its scale by 1.5, no power of two",
-        ),
-    ],
-)
-def test_an_impossible_choice_is_refused(choice: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigurationError, match=words):
-        Choice(**choice)
-
-
-def test_a_scale_that_is_no_power_of_two_is_refused_when_it_is_met() -> None:
-    assert Choice(scaler=torch.amp.GradScaler("cpu", enabled=False)).loss_scale() == 1.0
-    with pytest.raises(ConfigurationError, match=r"scale is 1000\.0, no power of two"):
-        Choice(scaler=torch.amp.GradScaler("cpu", init_scale=1000.0)).loss_scale()
-
-
-def test_exclude_needs_names() -> None:
-    with pytest.raises(ConfigurationError, match=r"pass named_parameters=model.named_parameters"):
-        pascaline.torch.PascalineState(exclude=["*.bias"], link="emulated")

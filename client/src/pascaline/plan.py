@@ -26,11 +26,6 @@ class Chunk(NamedTuple):
     """One past the last element."""
 
 
-def chunk_count(elems: int, chunk_elems: int) -> int:
-    """Chunks that an array of `elems` elements needs; none for none."""
-    return -(-elems // chunk_elems)
-
-
 def chunks(elems: int, chunk_elems: int) -> Iterator[Chunk]:
     """All chunks of an array, in order; only the last may be short."""
     for index, begin in enumerate(range(0, elems, chunk_elems)):

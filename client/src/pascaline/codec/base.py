@@ -48,6 +48,11 @@ class Carry(NamedTuple):
             return values
         return values + self.residual * np.float32(self.loss_scale)
 
+    def void(self, where: NDArray[np.bool_]) -> None:
+        """Nothing was said of the elements `where` (elems,): what they owe is what they owed, 0 without a residual."""
+        if self.pending is not None:
+            np.copyto(self.pending, 0 if self.residual is None else self.residual, where=where)
+
 
 NOTHING = Carry()
 

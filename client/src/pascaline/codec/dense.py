@@ -77,9 +77,11 @@ class Half(Codec):
             own = kept.view("<f2").astype(np.float32) if self.name == "f16" else from_bf16(kept)
             np.multiply(x - own, np.float32(1 / carry.loss_scale), out=carry.pending)
 
-    def decode(self, _place: Place, combined: Bytes, _carry: Carry, _scales: Floats, values: Array) -> None:
-        """Values = combined."""
+    def decode(self, _place: Place, combined: Bytes, carry: Carry, _scales: Floats, values: Array) -> None:
+        """Values = combined. An element that is no number leaves its residual as it was."""
         values[:] = combined.view("<f4")[: values.size]
+        if carry.pending is not None:
+            carry.void(~np.isfinite(values))
 
 
 def to_bf16(x: Floats) -> Array:

@@ -99,9 +99,18 @@ class Thc:
     name: str = "thc"
 
     def __post_init__(self) -> None:
+        if self.bits not in (None, 2, 3, 4, 8):
+            raise ConfigurationError(f"thc's bits is one of 2, 3, 4, 8, not {self.bits}")
         for one, other in (("g", "p"), ("table", "t")):
-            if (getattr(self, one) is None) != (getattr(self, other) is None):
-                raise ConfigurationError(f"thc takes {one} and {other} together, or neither")
+            values = getattr(self, one), getattr(self, other)
+            if (values[0] is None) != (values[1] is None):
+                raise ConfigurationError(
+                    f"thc takes {one} and {other} together, or neither: {one} is {values[0]} and {other} {values[1]}"
+                )
+        if self.table is not None:
+            object.__setattr__(
+                self, "table", tuple(map(int, self.table))
+            )  # hashable, whatever sequence it came as
 
     @property
     def error_feedback(self) -> bool:
@@ -114,11 +123,12 @@ class Thc:
         given: dict[str, Any] = {
             key: getattr(self, key) for key in switched if getattr(self, key) is not None
         }
+        bits = self.bits or _BITS
         if self.g is not None and self.p is not None:
-            solution = table.solve(self.bits or _BITS, self.g, self.p)
+            solution = table.solve(bits, self.g, self.p)
             given = {"table": solution.table, "t": solution.t, **given}
         if "table" in given and self.name == "thc":
-            return Params(bits=self.bits or _BITS, n=world_size, seed=seed, **given)
+            return Params(bits=bits, n=world_size, seed=seed, **given)
         return replace(settings.setting(self.name, world_size, seed, self.bits, self.correlation), **given)
 
     def build(self, rank: int, world_size: int, seed: int) -> Codec:

@@ -49,4 +49,4 @@ class TopKCodec(Codec):
         """Values = combined. Is one of them no number, then the step is void: everything is kept for the next."""
         values[:] = combined.view("<f4")
         if carry.pending is not None and not np.isfinite(values).all():
-            carry.pending[:] = 0 if carry.residual is None else carry.residual
+            carry.void(np.ones(values.size, np.bool_))

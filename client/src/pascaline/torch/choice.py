@@ -46,6 +46,15 @@ class Choice:
             for factor in (self.scaler.get_growth_factor(), self.scaler.get_backoff_factor()):
                 _check_power(f"the GradScaler multiplies its scale by {factor}", factor)
 
+    def feeds_back(self, codec: Options) -> bool:
+        """Whether what `codec` leaves out is fed back. Raises ConfigurationError where that is nothing."""
+        if self.use_error_feedback and codec.name in _LOSSLESS:
+            raise ConfigurationError(
+                f"use_error_feedback is True and codec {codec.name} leaves nothing out: drop it, or choose a "
+                "codec that compresses, such as thc"
+            )
+        return codec.error_feedback if self.use_error_feedback is None else self.use_error_feedback
+
     @property
     def plain(self) -> Options:
         """Of what is not compressed."""

@@ -10,14 +10,14 @@ from typing import Any, Self
 import torch
 import torch.distributed as dist
 
-from pascaline.codec import CodecStats
+from pascaline.codec import CodecStats, resolve
 from pascaline.errors import ConfigurationError, UnsupportedTensor
 from pascaline.session import Session
 from pascaline.session.identity import job_name
 from pascaline.session.work import Work
 from pascaline.torch.buckets import TAKEN, Part, joined
 from pascaline.torch.choice import Choice
-from pascaline.torch.residuals import ITERATION, Residuals
+from pascaline.torch.residuals import ITERATION, WORLD_SIZE, Residuals
 
 
 class PascalineState:
@@ -57,6 +57,8 @@ class PascalineState:
         self.choice = Choice(
             scaler, use_error_feedback, start_compress_iter, min_compress_elems, exclude, uncompressed_codec
         )
+        codec = session.codec if session else resolve(session_options.get("codec", "f32"))
+        self._feeds_back = self.choice.feeds_back(codec)
         self._owns_session = session is None
         self.session = _joined(process_group, session_options) if session is None else session
         ranks = _ranks(process_group)
@@ -65,8 +67,6 @@ class PascalineState:
                 f"the session has {session.world_size} ranks and the process group {ranks['world_size']}: "
                 "join with the group's rank and world size"
             )
-        wanted = self.choice.use_error_feedback
-        self._feeds_back = self.session.codec.error_feedback if wanted is None else wanted
         self._names = {id(parameter): name for name, parameter in named_parameters or ()}
         self._residuals = Residuals(self.session.rank, self.session.world_size)
         self._parts: dict[tuple[int, ...], list[Part]] = {}
@@ -163,6 +163,11 @@ class PascalineState:
         With another world size every rank takes the mean of all old ranks' residuals, which keeps the correction of
         the mean gradient as it was, if `state` holds them all; else residuals start at zero, with a warning.
         """
+        if missing := {ITERATION, WORLD_SIZE} - state.keys():
+            raise ConfigurationError(
+                f"this is no state_dict of a PascalineState: it lacks {', '.join(sorted(missing))} and has "
+                f"{len(state)} other keys; save state.state_dict() beside the model's"
+            )
         self._residuals.load_state_dict({key: value for key, value in state.items() if key != ITERATION})
         self.iteration = int(state[ITERATION])
 

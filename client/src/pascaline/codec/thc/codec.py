@@ -7,6 +7,7 @@ Law: with l a block's scale, every decoded coordinate of an unclipped block is w
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -152,8 +153,12 @@ class _Reference:
 
 
 def fastest() -> Machine:
-    """The C kernels where they are built, else the reference, which needs PyTorch; both compute the same bits."""
-    return kernels if kernels.available() else reference()
+    """The C kernels where they are built; else the reference, which computes the same bits, with a warning."""
+    if kernels.available():
+        return kernels
+    machine = reference()
+    warnings.warn(f"thc computes in PyTorch, many times slower: {kernels.remedy()}", stacklevel=2)
+    return machine
 
 
 def reference() -> Machine:
@@ -162,6 +167,6 @@ def reference() -> Machine:
         return _Reference()
     except ImportError as error:
         raise ConfigurationError(
-            "thc needs its C kernels, which were not built with this installation, or PyTorch, which is not there: "
+            f"thc computes in its C kernels or in PyTorch, and PyTorch is not installed either: {kernels.remedy()}; or "
             "pip install 'pascaline[torch]'"
         ) from error

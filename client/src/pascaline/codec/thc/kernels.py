@@ -19,8 +19,9 @@ from pascaline.errors import ConfigurationError, LocalSetupError, UnsupportedTen
 
 try:
     from pascaline._kernels import ffi, lib
-except ImportError:  # installed without a compiler
+except ImportError as error:  # installed without a compiler, most often
     ffi = lib = None
+    _missing = str(error)
 
 VARIABLE = "PASCALINE_KERNELS"
 VARIANTS = ("scalar", "avx2", "avx512")
@@ -32,6 +33,14 @@ Floats = NDArray[np.float32]
 def available() -> bool:
     """Whether this installation has the extension."""
     return lib is not None
+
+
+def remedy() -> str:
+    """What to say where the extension is not there."""
+    return (
+        f"pascaline's C kernels are not there ({_missing}), most often because it was installed without a C compiler: "
+        "install gcc and python3-dev and then pascaline again, with PASCALINE_REQUIRE_KERNELS=1 to see what fails"
+    )
 
 
 def variant() -> str:
@@ -160,10 +169,7 @@ _C_TYPES = {np.float32: "float[]", np.uint8: "uint8_t[]", np.uint16: "uint16_t[]
 def _library() -> Any:
     """The extension, once it has been told which variant to use."""
     if lib is None:
-        raise LocalSetupError(
-            "pascaline was installed without its C kernels, because there was no C compiler: install gcc and pascaline "
-            "again, or use a wheel"
-        )
+        raise LocalSetupError(remedy())
     if name := os.environ.get(VARIABLE):
         _choose(name, f"{VARIABLE}: ")
     return lib

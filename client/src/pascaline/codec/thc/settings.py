@@ -23,8 +23,8 @@ TERNARY = (0, 1, 2, 2)
 def setting(name: str, n: int, seed: int, bits: int | None = None, correlation: float = 0.5) -> Params:
     """The Params called `name` for `n` ranks.
 
-    `bits` of an index: 2, 3, 4 (the default) or 8 for `thc` and `thc-uniform`; the others have their own. `correlation`
-    of two ranks' gradients, 0 to 1, is what (g, p) of `thc` and p of `thc-uniform` are chosen for.
+    `bits` of an index: 2, 3, 4 (the default) or 8 for `thc` and the uniform ones; the others have their own.
+    `correlation` of two ranks' gradients, 0 to 1, is what (g, p) of `thc` and p of `thc-uniform` are chosen for.
     """
     if name not in NAMES:
         raise ConfigurationError(f"there is no setting {name!r} of thc: choose one of {', '.join(NAMES)}")
