@@ -30,7 +30,7 @@ def layers(ranks: int, correlation: float, seed: int) -> list[Tensor]:
     return [x * scales for x in homogeneous(LAYERS * LAYER_ELEMS, ranks, correlation, seed)]
 
 
-def captured(folder: Path = CAPTURED) -> Iterator[tuple[str, list[Tensor]]]:
+def captured(folder: Path) -> Iterator[tuple[str, list[Tensor]]]:
     """(name, the ranks' gradients) of each file that `make learning` left: array `gradients`, f32 (ranks, elems)."""
     for path in sorted(folder.glob("*.npz")):
         with np.load(path) as file:

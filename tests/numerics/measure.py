@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -139,10 +140,12 @@ def _predicted(name: str, n: int, correlation: float) -> float:
     return table.predicted_nmse(table.Solution.of(params.table, params.t), n, correlation, params.rounding)
 
 
-def on_captured(progress: Callable[[str], None]) -> dict[str, dict[str, float]]:
+def on_captured(
+    progress: Callable[[str], None], folder: Path = gradients.CAPTURED
+) -> dict[str, dict[str, float]]:
     """NMSE of the mean on gradients that training has captured: file -> scheme; empty where there are none."""
     found = {}
-    for name, grads in gradients.captured():
+    for name, grads in gradients.captured(folder):
         progress(f"captured gradients {name}: {len(grads)} ranks, {grads[0].numel()} values")
         rows = schemes.settings(len(grads)) + schemes.baselines()
         found[name] = {row.name: digits(gradients.nmse(row.total(grads, 0), grads)) for row in rows}

@@ -62,11 +62,10 @@ def test_baselines():
     assert 0.3 < gradients.nmse(totals["top-k 1/8"], grads) < 0.7
 
 
-def test_captured_gradients_are_measured(tmp_path, monkeypatch):
-    monkeypatch.setattr(gradients, "CAPTURED", tmp_path)
-    assert measure.on_captured(lambda _: None) == {}
+def test_captured_gradients_are_measured(tmp_path):
+    assert measure.on_captured(lambda _: None, tmp_path) == {}
     np.savez(
         tmp_path / "cnn-start.npz", gradients=torch.stack(gradients.homogeneous(2048, 4, 0.5, 3)).numpy()
     )
-    rows = measure.on_captured(lambda _: None)["cnn-start"]
+    rows = measure.on_captured(lambda _: None, tmp_path)["cnn-start"]
     assert 0 < rows["thc"] < rows["thc-paper"] < rows["thc-release"]
