@@ -15,7 +15,7 @@ from pascaline.codec.dense import MAX_F32, SUM_F32, SUM_I32, Half
 from pascaline.codec.feedback import ErrorFeedback
 from pascaline.codec.fixed32 import Fixed32
 from pascaline.codec.measure import CodecStats, Measure
-from pascaline.codec.options import NAMES, Options, Plain, Thc, TopK, describe, resolve
+from pascaline.codec.options import NAMES, Options, Plain, Thc, TopK, describe, in_words, resolve
 from pascaline.codec.topk import TopKCodec
 
 
@@ -49,5 +49,6 @@ __all__ = [
     "TopKCodec",
     "describe",
     "for_array",
+    "in_words",
     "resolve",
 ]
