@@ -267,6 +267,30 @@ def test_every_word_of_the_counter_counts(variant, seed, sequence, chunk):
     assert same(packed, expected_packed)
 
 
+LARGEST_N = (1, 8, 127, 128, 129, 1000, 32767, 32768, 65535)
+
+
+@pytest.mark.parametrize(
+    "rounding,n", [("independent", 8), ("shared", 8), *(("stratified", n) for n in LARGEST_N)]
+)
+def test_a_draw_is_the_reference_s_to_its_last_bit(variant, rounding, n):
+    """Coordinates whose positions are their own draws are rounded down, those one float32 above are rounded up.
+
+    A draw of one rounding too few is another number where 16 bits and a stratum have more than 24 bits, n > 128.
+    """
+    params = Params(4, (0,) * 15 + (1,), 0.5, n, SEED, norm="max", rotate=False, rounding=rounding)
+    ones, packed = np.ones(8, np.float32), np.empty(4096, np.uint8)
+    for rank in {0, n // 2, n - 1}:
+        draws = reference._draws(params, rank, SEQUENCE, CHUNK, 0, 8192).numpy()
+        exact = (draws >= 0.25) & (draws < 1)  # so that position - 1/2 + 1/2 is the position
+        assert exact.sum() > 4000 or n == 1
+        for position, index in ((draws, 14), (np.nextafter(draws, np.float32(2)), 15)):
+            grad = np.where(exact, position - np.float32(0.5), np.float32(0))
+            kernels.encode(params, rank, SEQUENCE, CHUNK, grad, None, None, 1.0, ones, 8192, packed)
+            indices = reference.unpack(params, torch.from_numpy(packed)).numpy()
+            assert (indices[exact] == index).all()
+
+
 @pytest.mark.parametrize("scale", [0, 2.0**-99], ids=["nothing-sent", "sent"])
 def test_a_thread_that_flushes_denormals_gets_the_same_bits(variant, scale):
     """Residuals that are denormal numbers count, and stay what they are."""
