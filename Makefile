@@ -211,6 +211,11 @@ else
 	$(BIN)/python -m tests.demo --out $(BUILD)/demo-$(FAULT) --library-path $(FAULT_DIR) $(DEMO_OPTIONS)
 endif
 
+# The same as make demo DEMO_OPTIONS='--codec thc', as a test.
+.PHONY: demo-thc
+demo-thc: build ## The demonstration with gradients in 4 bits: equal to the emulated link's bit for bit, and as good as Gloo's
+	@$(PYTEST) tests/demo -m long -s
+
 .PHONY: demo-planted
 demo-planted: ## Succeeds if the demonstration notices an appliance that adds one to a sum
 	@$(MAKE) --no-print-directory demo FAULT=add_one DEMO_OPTIONS=--expect-objections

@@ -17,7 +17,7 @@ from .verdict import CODECS, Facts, objections
 NO_SHOW = 2
 
 
-def main() -> int:
+def main(command_line: list[str] | None = None) -> int:
     """Run the demonstration; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.demo", description=__doc__)
     parser.add_argument(
@@ -32,7 +32,7 @@ def main() -> int:
         action="store_true",
         help="turn the verdict round: for a data plane with a planted fault",
     )
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(command_line)
     out = arguments.out.resolve()
     for stale in ("demo.json", "losses.json", "loss.png"):
         (out / stale).unlink(missing_ok=True)
