@@ -11,7 +11,6 @@ import argparse
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -84,10 +83,9 @@ def train(link: str, options: Options, on_step: OnStep | None = None) -> Result:
     loader = DataLoader(training, batch_size=options.batch, sampler=sampler, drop_last=True)
     network = nn.Sequential(nn.Linear(64, options.hidden), nn.ReLU(), nn.Linear(options.hidden, 10))
     model = DistributedDataParallel(network)
-    added_by = {"pascaline": "verbs", "emulated": "emulated"}
-    if link in added_by:
-        sent: dict[str, Any] = {"codec": options.codec, "chunk_bytes": options.chunk_bytes}
-        pascaline.torch.register(model, link=added_by[link], **sent)  # <- the one line
+    if link != "gloo":
+        how = {"link": "emulated" if link == "emulated" else "verbs", "chunk_bytes": options.chunk_bytes}
+        pascaline.torch.register(model, codec=options.codec, **how)  # <- the one line
     optimizer = torch.optim.Adam(model.parameters(), lr=options.learning_rate)
 
     result = Result(bucket_bytes=bucket_bytes(model))
