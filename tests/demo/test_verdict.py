@@ -98,7 +98,7 @@ def test_what_thc_puts_on_the_wire() -> None:
     codec = codecs.for_array(np.dtype("f4"), "thc", 0, 2)
     assert bytes_expected(codec, [4 * 2410]) == (1280 + 12, 2560 + 12)
     paper = codecs.for_array(np.dtype("f4"), "thc-paper", 0, 2)
-    assert bytes_expected(paper, [4 * 1024, 4 * 1024]) == (2 * (512 + 4), 2 * (1024 + 4))
+    assert bytes_expected(paper, [4 * 2048, 4 * 1024]) == (1536 + 2 * 4, 3072 + 2 * 4)
     assert bytes_expected(codecs.for_array(np.dtype("f4"), "f32", 0, 2), [4 * 2410, 40]) == (9680, 9680)
 
 
