@@ -243,6 +243,20 @@ def test_norms_where_they_become_0_or_need_care(variant, name, exponent):
         assert bool(wanted[0] == 0) == (float(value) < 2.0**-100)
 
 
+def test_below_which_sum_of_squares_a_norm_needs_care(variant):
+    """One partial sum of four squares, 1.125 * 2^-101: half a unit of its last place, and a tiny one beyond that.
+
+    The tiny one is 1.2 * 2^-149, which only care sees whole: else it is cut to 2^-149 and rounds away.
+    """
+    grad = np.zeros(1024, np.float32)
+    grad[[0, 64]] = 2.0**-63
+    grad[128] = np.sqrt(1.2 * 2.0**-149)
+    grad[192] = 1.5 * 2.0**-51
+    wanted = reference.norms(SETTINGS["thc"], torch.from_numpy(grad))
+    assert same(kernels.norms(SETTINGS["thc"], grad), wanted)
+    assert float(wanted[0]) == np.nextafter(grad[192], np.float32(1))
+
+
 @pytest.mark.parametrize("params", [SETTINGS["thc"], SETTINGS["max-norm"]], ids=["l2", "max"])
 @pytest.mark.parametrize("blocks", [1, 63, 64, 65, 1000])
 def test_tensor_norm(params, blocks):
