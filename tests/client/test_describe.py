@@ -26,7 +26,7 @@ def test_a_description_says_every_parameter_that_is_not_the_default() -> None:
         assert codecs.describe(codecs.Thc(**{key: value}), 0) == f"thc {key} {value}"
     assert codecs.describe(codecs.Thc(g=20, p=1 / 3), 7) == f"thc g 20 p {1 / 3!r} seed 7"
     assert codecs.describe(codecs.TopK(share=0.1), 0) == "topk share 0.1"
-    assert codecs.describe(codecs.resolve("f32"), 7) == "f32"
+    assert codecs.describe(codecs.resolve("f32"), 7, 2) == "f32"
     tables = [codecs.Thc(table=(*range(15), last), t=2.0) for last in (15, 16)]
     assert codecs.describe(tables[0], 0) != codecs.describe(tables[1], 0)
     said = {one.name for one in dataclasses.fields(codecs.Thc)} - {"name", "g", "p", "table", "t"}

@@ -164,8 +164,10 @@ def describe(options: Options, seed: int, room_chars: int = 128) -> str:
     """A codec in words: its name and every parameter that is not the default's, so that ranks that differ in one are
     refused by a sentence that says both values.
     """
+    if isinstance(options, Plain):
+        return options.name
     words = [f"{key} {value}" for key, value in _given(options).items()]
-    if seed and not isinstance(options, Plain):
+    if seed:
         words.append(f"seed {seed}")
     return in_words([options.name, *words], room_chars)
 
