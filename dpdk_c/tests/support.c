@@ -6,6 +6,8 @@
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #define OUR_MAC                                                                                              \
     {                                                                                                        \
@@ -73,6 +75,18 @@ uint8_t *exact_copy(const void *data, uint32_t bytes)
     if (bytes > 0)
         memcpy(copy, data, bytes);
     return copy;
+}
+
+uint8_t *wall_after(size_t room_bytes)
+{
+    size_t page_bytes = (size_t)sysconf(_SC_PAGESIZE);
+    size_t pages = (room_bytes + page_bytes - 1) / page_bytes;
+    uint8_t *room =
+        mmap(NULL, (pages + 1) * page_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    assert_true(room != MAP_FAILED);
+    assert_int_equal(mprotect(room + pages * page_bytes, page_bytes, PROT_NONE), 0);
+    return room + pages * page_bytes;
 }
 
 uint32_t whole_frame(const struct psc_flow *flow, const struct psc_header *header, const uint8_t *payload,

@@ -22,6 +22,9 @@ extern const struct psc_flow flow_v4, flow_v6; /* from the peer to us */
 uint32_t unhex(const char *hex, uint8_t *out);
 /* A copy on the heap that ends where the frame ends. The caller frees it. */
 uint8_t *exact_copy(const void *data, uint32_t bytes);
+/* Room that ends at a page which nobody may touch: also a masked access beyond the end, which
+ * AddressSanitizer does not see, is one that the CPU refuses. The test's for its whole life. */
+uint8_t *wall_after(size_t room_bytes); /* the end of the room */
 /* Headers, payload, pad and ICRC; returns the frame's length. */
 uint32_t whole_frame(const struct psc_flow *flow, const struct psc_header *header, const uint8_t *payload,
                      uint32_t payload_bytes, uint8_t *out);

@@ -293,6 +293,30 @@ static void every_variant_is_as_specified(void **state)
     assert_ptr_equal(psc_arith_variants[PSC_ARITH_VARIANTS - 1].rows, psc_op_rows_scalar);
 }
 
+/* Value, accumulator and table end where their pages do. */
+static void nothing_is_touched_beyond_the_end(void **state)
+{
+    uint8_t *value_end = wall_after(MAX_VALUE_BYTES), *sum_end = wall_after(MAX_RESULT_BYTES);
+    uint8_t *table_end = wall_after(PSC_MAX_TABLE);
+    (void)state;
+    for (uint32_t v = 0; v < PSC_ARITH_VARIANTS; v++)
+        for (enum psc_op op = PSC_OP_SUM_I32; psc_arith_variants[v].runs_here() && op < PSC_OP_COUNT; op++) {
+            const struct psc_op_row *row = &psc_arith_variants[v].rows[op];
+            const struct psc_op_form *form = psc_op_form(op);
+            for (uint32_t units = 0; units * form->unit_bytes <= MAX_VALUE_BYTES; units++) {
+                const uint8_t *value = value_end - (size_t)units * form->unit_bytes;
+                const void *values[PSC_COMBINE_MAX] = {value, value, value, value,
+                                                       value, value, value, value};
+                uint8_t *sum = sum_end - (size_t)units * form->unit_bytes * form->expansion;
+                const uint8_t *table = table_end - form->table_entries;
+                row->first(sum, value, units, table);
+                row->combine(sum, value, units, table);
+                row->first_many(sum, values, PSC_COMBINE_MAX, units, table);
+                row->combine_many(sum, values, PSC_COMBINE_MAX, units, table);
+            }
+        }
+}
+
 static void max_orders_nan_above_inf_above_finite(void **state)
 {
     float accumulator[4], values[4] = {-2.0f, -INFINITY, 3.0f, NAN}, next[4] = {1.0f, 5.0f, NAN, INFINITY};
@@ -341,6 +365,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_variant_is_as_specified),
+        cmocka_unit_test(nothing_is_touched_beyond_the_end),
         cmocka_unit_test(max_orders_nan_above_inf_above_finite),
         cmocka_unit_test(indices_lie_as_the_contract_says),
         cmocka_unit_test(a_table_begins_with_0_does_not_fall_and_says_something),

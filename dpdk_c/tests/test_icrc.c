@@ -78,12 +78,14 @@ static void crc_is_the_reflected_one(void **state)
     assert_true(psc_crc32(0xffffffffu, ones, 8) == PSC_ICRC_SEED);
 }
 
+static const struct psc_crc_variant *const crc_variants[] = {&psc_crc_vpclmul, &psc_crc_pclmul,
+                                                             &psc_crc_slicing};
+#define CRC_VARIANTS (sizeof crc_variants / sizeof *crc_variants)
+
 /* Each variant that this CPU runs, and slicing itself. `offset`: alignment of the data, which end where their
  * heap block ends. */
 static void check_crcs(uint32_t bytes, uint32_t offset, uint32_t seed)
 {
-    static const struct psc_crc_variant *const variants[] = {&psc_crc_vpclmul, &psc_crc_pclmul,
-                                                             &psc_crc_slicing};
     uint8_t data[64 + 4200] = {0}, mask[PSC_CRC_MASK_BYTES] = {0}, *exact;
 
     fill(data, offset + bytes, bytes + 1);
@@ -95,13 +97,14 @@ static void check_crcs(uint32_t bytes, uint32_t offset, uint32_t seed)
     for (uint32_t i = 0; i < mask_bytes; i++)
         data[offset + i] |= mask[i];
     uint32_t expected_masked = crc32_by_bits(seed, data + offset, bytes);
-    for (uint32_t i = 0; i < sizeof variants / sizeof *variants; i++) {
-        if (!variants[i]->runs_here())
+    for (uint32_t i = 0; i < CRC_VARIANTS; i++) {
+        if (!crc_variants[i]->runs_here())
             continue;
-        if (variants[i]->crc(seed, exact + offset, bytes) != expected)
-            fail_msg("%s: CRC of %u bytes at alignment %u is wrong", variants[i]->name, bytes, offset);
-        if (bytes >= 40 && variants[i]->masked(seed, mask, exact + offset, bytes) != expected_masked)
-            fail_msg("%s: masked CRC of %u bytes at alignment %u is wrong", variants[i]->name, bytes, offset);
+        if (crc_variants[i]->crc(seed, exact + offset, bytes) != expected)
+            fail_msg("%s: CRC of %u bytes at alignment %u is wrong", crc_variants[i]->name, bytes, offset);
+        if (bytes >= 40 && crc_variants[i]->masked(seed, mask, exact + offset, bytes) != expected_masked)
+            fail_msg("%s: masked CRC of %u bytes at alignment %u is wrong", crc_variants[i]->name, bytes,
+                     offset);
     }
     free(exact);
 }
@@ -121,6 +124,20 @@ static void crc_of_every_length_alignment_and_seed(void **state)
             check_crcs(4096 + 56, offset, seeds[k]);
             check_crcs(4096 + 40, offset, seeds[k]);
         }
+}
+
+static void nothing_is_read_beyond_the_end(void **state)
+{
+    uint8_t *end = wall_after(1024);
+    (void)state;
+    for (uint32_t bytes = 0; bytes <= 600; bytes++)
+        for (uint32_t i = 0; i < CRC_VARIANTS; i++)
+            if (crc_variants[i]->runs_here()) {
+                (void)crc_variants[i]->crc(1, end - bytes, bytes);
+                if (bytes >= 40)
+                    (void)crc_variants[i]->masked(1, (const uint8_t[PSC_CRC_MASK_BYTES]){0}, end - bytes,
+                                                  bytes);
+            }
 }
 
 static void crc_can_be_continued(void **state)
@@ -156,6 +173,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(vectors),
         cmocka_unit_test(crc_is_the_reflected_one),
         cmocka_unit_test(crc_of_every_length_alignment_and_seed),
+        cmocka_unit_test(nothing_is_read_beyond_the_end),
         cmocka_unit_test(crc_can_be_continued),
         cmocka_unit_test(combined_equals_direct),
     };
