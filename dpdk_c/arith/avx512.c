@@ -1,18 +1,24 @@
-/* The AVX-512 variant (F, BW, VL and VBMI: Ice Lake, Zen 4 and later): 64 bytes are a vector, a mask stands
- * for the last elements, and even a table of 256 entries is in registers. Step of the story: "slot added". */
+/* The AVX-512 variant (F, BW, VL, VBMI, and VPCLMULQDQ: Ice Lake, Zen 4 and later): 64 bytes are a vector, a
+ * mask stands for the last elements, and even a table of 256 entries is in registers. Step of the story:
+ * "slot added". */
 #include <immintrin.h>
 #include <string.h>
 
+#include "crc.h"
 #include "variants.h"
 
 /* The pragma, not a flag of the whole file, so that nothing from a header is ever compiled to instructions
  * that the CPU may lack. */
 #ifdef __clang__
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512vbmi"))),                \
-                             apply_to = function)
+#pragma clang attribute push(                                                                                \
+    __attribute__((target("pclmul,sse4.1,avx512f,avx512bw,avx512vl,avx512vbmi,vpclmulqdq"))),                \
+    apply_to = function)
 #else
-#pragma GCC target("avx512f,avx512bw,avx512vl,avx512vbmi")
+#pragma GCC target("pclmul,sse4.1,avx512f,avx512bw,avx512vl,avx512vbmi,vpclmulqdq")
 #endif
+
+#include "crc_fold512.h"
+#include "crc_reduce.h"
 
 #define VEC_BYTES 64
 typedef __m512i vec;
@@ -157,6 +163,39 @@ static inline vec looked_up(const struct lut *lut, uint32_t bits, vec packed, ui
     vec lower = _mm512_permutex2var_epi8(lut->entries[0], packed, lut->entries[1]);
     vec upper = _mm512_permutex2var_epi8(lut->entries[2], packed, lut->entries[3]);
     return _mm512_mask_mov_epi8(lower, _mm512_movepi8_mask(packed), upper);
+}
+
+/* ---- The CRC of sums while they are in registers: as many folds side by side as a step stores vectors. ----
+ */
+
+#define PSC_VARIANT_DIGESTS
+struct digest {
+    vec parts[8];
+    vec by;
+    uint32_t vectors;
+};
+
+static inline __attribute__((always_inline)) struct digest digest_of(uint32_t vectors)
+{
+    struct digest digest = {.by = crc_moved(512 * vectors), .vectors = vectors};
+
+    for (uint32_t i = 0; i < vectors; i++)
+        digest.parts[i] = zero();
+    return digest;
+}
+
+static inline __attribute__((always_inline)) void digest_vector(struct digest *digest, uint32_t i, vec vector)
+{
+    digest->parts[i] = crc_fold(digest->parts[i], digest->by, vector);
+}
+
+static inline __attribute__((always_inline)) uint32_t digested(const struct digest *digest)
+{
+    vec vector = digest->parts[0];
+
+    for (uint32_t i = 1; i < digest->vectors; i++)
+        vector = crc_fold(vector, crc_moved(512), digest->parts[i]);
+    return crc_reduce(crc_join(vector));
 }
 
 #define PSC_VARIANT_ROWS psc_op_rows_avx512

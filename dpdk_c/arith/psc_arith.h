@@ -23,12 +23,17 @@ typedef psc_combine_fn psc_first_fn;
 typedef void psc_combine_many_fn(void *accumulator, const void *const *values, uint32_t count, uint32_t units,
                                  const uint8_t *table);
 #define PSC_COMBINE_MAX 8
+/* The same; returns the CRC (psc_crc32's register, seeded with 0) of what the accumulator is then. */
+typedef uint32_t psc_combine_many_crc_fn(void *accumulator, const void *const *values, uint32_t count,
+                                         uint32_t units, const uint8_t *table);
 
 struct psc_op_row {
     psc_combine_fn *combine; /* NULL: not an op that writes to a slot */
     psc_first_fn *first;
     psc_combine_many_fn *combine_many;
     psc_combine_many_fn *first_many; /* the first value's `first`, then the others */
+    psc_combine_many_crc_fn *combine_many_crc;
+    psc_combine_many_crc_fn *first_many_crc;
 };
 /* Rows by enum psc_op of the variant in use: the best that this CPU runs, or what PASCALINE_ARITH names when
  * the library is loaded. */

@@ -189,7 +189,7 @@ LOOK_UP(first_lut8_u16, uint16_t, 8, 0)
 
 /* ---- Many, one by one. ---- */
 
-#define MANY(name)                                                                                           \
+#define MANY(name, op)                                                                                       \
     static void many_##name(void *accumulator, const void *const *values, uint32_t count, uint32_t units,    \
                             const uint8_t *table)                                                            \
     {                                                                                                        \
@@ -201,18 +201,30 @@ LOOK_UP(first_lut8_u16, uint16_t, 8, 0)
     {                                                                                                        \
         first_##name(accumulator, values[0], units, table);                                                  \
         many_##name(accumulator, values + 1, count - 1, units, table);                                       \
+    }                                                                                                        \
+    static uint32_t crc_many_##name(void *accumulator, const void *const *values, uint32_t count,            \
+                                    uint32_t units, const uint8_t *table)                                    \
+    {                                                                                                        \
+        many_##name(accumulator, values, count, units, table);                                               \
+        return psc_crc_of_sums(op, accumulator, units);                                                      \
+    }                                                                                                        \
+    static uint32_t crc_first_many_##name(void *accumulator, const void *const *values, uint32_t count,      \
+                                          uint32_t units, const uint8_t *table)                              \
+    {                                                                                                        \
+        first_many_##name(accumulator, values, count, units, table);                                         \
+        return psc_crc_of_sums(op, accumulator, units);                                                      \
     }
 
-MANY(sum_i32)
-MANY(sum_f32)
-MANY(max_f32)
-MANY(or_u32)
-MANY(sum_f16)
-MANY(sum_bf16)
-MANY(lut4_u8)
-MANY(lut4_u16)
-MANY(lut2_u8)
-MANY(lut2_u16)
-MANY(lut8_u16)
+MANY(sum_i32, PSC_OP_SUM_I32)
+MANY(sum_f32, PSC_OP_SUM_F32)
+MANY(max_f32, PSC_OP_MAX_F32)
+MANY(or_u32, PSC_OP_OR_U32)
+MANY(sum_f16, PSC_OP_SUM_F16)
+MANY(sum_bf16, PSC_OP_SUM_BF16)
+MANY(lut4_u8, PSC_OP_LUT4_U8)
+MANY(lut4_u16, PSC_OP_LUT4_U16)
+MANY(lut2_u8, PSC_OP_LUT2_U8)
+MANY(lut2_u16, PSC_OP_LUT2_U16)
+MANY(lut8_u16, PSC_OP_LUT8_U16)
 
 const struct psc_op_row psc_op_rows_scalar[PSC_OP_COUNT] = PSC_OP_ROWS;

@@ -9,7 +9,8 @@
 static bool runs_avx512(void)
 {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vbmi");
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vbmi") &&
+           __builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("pclmul");
 }
 
 /* F16C is older than AVX2, but an emulated CPU may have either alone. Not by __builtin_cpu_supports: not

@@ -72,12 +72,23 @@ static ALWAYS_INLINE vec met(enum element element, vec sum, vec added)
     }
 }
 
-/* ---- One pass over the accumulator. ---- */
+/* ---- One pass over the accumulator. `digest`, where it is not NULL, takes in what is stored, vector by
+ * vector. ---- */
+
+#ifndef PSC_VARIANT_DIGESTS
+struct digest {
+    uint32_t vectors;
+};
+static ALWAYS_INLINE void digest_vector(struct digest *digest, uint32_t i, vec vector)
+{
+    (void)digest, (void)i, (void)vector;
+}
+#endif
 
 /* `at`: offset in the values. `first`: what the accumulator held does not count. */
 static ALWAYS_INLINE void combine_tile(enum element element, bool first, uint32_t vectors,
                                        uint8_t *accumulator, const void *const *values, uint32_t count,
-                                       size_t at)
+                                       size_t at, struct digest *digest)
 {
     const uint32_t step = VEC_BYTES / expansion_of(element);
     uint8_t *sums = accumulator + at * expansion_of(element);
@@ -91,8 +102,11 @@ static ALWAYS_INLINE void combine_tile(enum element element, bool first, uint32_
         for (uint32_t i = 0; i < vectors; i++)
             tile[i] = met(element, tile[i], taken(element, value + (size_t)i * step));
     }
-    for (uint32_t i = 0; i < vectors; i++)
+    for (uint32_t i = 0; i < vectors; i++) {
         store(sums + (size_t)i * VEC_BYTES, tile[i]);
+        if (digest)
+            digest_vector(digest, i, tile[i]);
+    }
 }
 
 /* The last units, fewer than make a vector. */
@@ -120,16 +134,16 @@ static ALWAYS_INLINE void plant(enum element element, uint8_t *accumulator)
 
 static ALWAYS_INLINE void combine_elements(enum element element, bool first, uint8_t *accumulator,
                                            const void *const *values, uint32_t count, uint32_t units,
-                                           const uint8_t *table)
+                                           const uint8_t *table, struct digest *digest)
 {
     const size_t step = VEC_BYTES / expansion_of(element), bytes = (size_t)4 * units;
     size_t at = 0;
 
     (void)table;
     for (; at + TILE_VECTORS * step <= bytes; at += TILE_VECTORS * step)
-        combine_tile(element, first, TILE_VECTORS, accumulator, values, count, at);
+        combine_tile(element, first, TILE_VECTORS, accumulator, values, count, at, digest);
     for (; at + step <= bytes; at += step)
-        combine_tile(element, first, 1, accumulator, values, count, at);
+        combine_tile(element, first, 1, accumulator, values, count, at, NULL);
     if (at < bytes)
         combine_part(element, first, accumulator, values, count, at, (uint32_t)(bytes - at) / 4);
     if (PSC_PLANTED_ERROR && units > 0)
@@ -168,17 +182,22 @@ static ALWAYS_INLINE void look_up_narrow(uint32_t bits, vec narrow[8 / 2], const
 /* One vector of packed bytes of each value; the sums of each part stand UNIT_BYTES elements behind those of
  * the part before. */
 static ALWAYS_INLINE void look_up_u8(uint32_t bits, bool first, uint8_t *sums, const void *const *values,
-                                     uint32_t count, size_t at, const struct lut *lut)
+                                     uint32_t count, size_t at, const struct lut *lut, struct digest *digest)
 {
     vec narrow[8 / 2];
 
     look_up_narrow(bits, narrow, values, 0, count, at, lut);
-    for (uint32_t part = 0; part < 8 / bits; part++, sums += UNIT_BYTES)
-        store(sums, first ? narrow[part] : add_u8(load(sums), narrow[part]));
+    for (uint32_t part = 0; part < 8 / bits; part++, sums += UNIT_BYTES) {
+        vec sum = first ? narrow[part] : add_u8(load(sums), narrow[part]);
+        store(sums, sum);
+        if (digest)
+            digest_vector(digest, part, sum);
+    }
 }
 
 static ALWAYS_INLINE void look_up_u16(uint32_t bits, bool first, uint8_t *sums, const void *const *values,
-                                      uint32_t count, uint32_t per_byte, size_t at, const struct lut *lut)
+                                      uint32_t count, uint32_t per_byte, size_t at, const struct lut *lut,
+                                      struct digest *digest)
 {
     vec narrow[8 / 2], low[8 / 2], high[8 / 2];
 
@@ -197,12 +216,16 @@ static ALWAYS_INLINE void look_up_u16(uint32_t bits, bool first, uint8_t *sums, 
     for (uint32_t part = 0; part < 8 / bits; part++, sums += (size_t)2 * UNIT_BYTES) {
         store(sums, low[part]);
         store(sums + VEC_BYTES, high[part]);
+        if (digest) {
+            digest_vector(digest, 2 * part, low[part]);
+            digest_vector(digest, 2 * part + 1, high[part]);
+        }
     }
 }
 
 static ALWAYS_INLINE void look_up(uint32_t bits, bool wide, bool first, uint8_t *accumulator,
                                   const void *const *values, uint32_t count, uint32_t units,
-                                  const uint8_t *table)
+                                  const uint8_t *table, struct digest *digest)
 {
     const uint32_t sum_bytes = wide ? 2 : 1, per_byte = wide ? values_per_byte(bits, table, count) : count;
     const struct lut lut = lut_of(bits, table);
@@ -211,45 +234,89 @@ static ALWAYS_INLINE void look_up(uint32_t bits, bool wide, bool first, uint8_t 
         for (uint32_t j = 0; j < UNIT_BYTES; j += VEC_BYTES) {
             size_t at = (size_t)unit * UNIT_BYTES + j;
             if (wide)
-                look_up_u16(bits, first, accumulator + (size_t)j * 2, values, count, per_byte, at, &lut);
+                look_up_u16(bits, first, accumulator + (size_t)j * 2, values, count, per_byte, at, &lut,
+                            digest);
             else
-                look_up_u8(bits, first, accumulator + j, values, count, at, &lut);
+                look_up_u8(bits, first, accumulator + j, values, count, at, &lut, digest);
         }
 }
 
 /* ---- The rows. ---- */
 
-#define ROW(name, kernel, ...)                                                                               \
+#define ROW(name, op, kernel, ...)                                                                           \
     static void name(void *accumulator, const void *value, uint32_t units, const uint8_t *table)             \
     {                                                                                                        \
-        kernel(__VA_ARGS__, false, accumulator, &value, 1, units, table);                                    \
+        kernel(__VA_ARGS__, false, accumulator, &value, 1, units, table, NULL);                              \
     }                                                                                                        \
     static void first_##name(void *accumulator, const void *value, uint32_t units, const uint8_t *table)     \
     {                                                                                                        \
-        kernel(__VA_ARGS__, true, accumulator, &value, 1, units, table);                                     \
+        kernel(__VA_ARGS__, true, accumulator, &value, 1, units, table, NULL);                               \
     }                                                                                                        \
     static void many_##name(void *accumulator, const void *const *values, uint32_t count, uint32_t units,    \
                             const uint8_t *table)                                                            \
     {                                                                                                        \
-        kernel(__VA_ARGS__, false, accumulator, values, count, units, table);                                \
+        kernel(__VA_ARGS__, false, accumulator, values, count, units, table, NULL);                          \
     }                                                                                                        \
     static void first_many_##name(void *accumulator, const void *const *values, uint32_t count,              \
                                   uint32_t units, const uint8_t *table)                                      \
     {                                                                                                        \
-        kernel(__VA_ARGS__, true, accumulator, values, count, units, table);                                 \
+        kernel(__VA_ARGS__, true, accumulator, values, count, units, table, NULL);                           \
+    }                                                                                                        \
+    static uint32_t crc_many_##name(void *accumulator, const void *const *values, uint32_t count,            \
+                                    uint32_t units, const uint8_t *table)                                    \
+    {                                                                                                        \
+        WITH_CRC(many_##name, op, kernel, __VA_ARGS__, false)                                                \
+    }                                                                                                        \
+    static uint32_t crc_first_many_##name(void *accumulator, const void *const *values, uint32_t count,      \
+                                          uint32_t units, const uint8_t *table)                              \
+    {                                                                                                        \
+        WITH_CRC(first_many_##name, op, kernel, __VA_ARGS__, true)                                           \
     }
 
-ROW(sum_i32, combine_elements, I32)
-ROW(sum_f32, combine_elements, F32)
-ROW(max_f32, combine_elements, MAX_F32)
-ROW(or_u32, combine_elements, OR_U32)
-ROW(sum_f16, combine_elements, F16)
-ROW(sum_bf16, combine_elements, BF16)
-ROW(lut4_u8, look_up, 4, false)
-ROW(lut4_u16, look_up, 4, true)
-ROW(lut2_u8, look_up, 2, false)
-ROW(lut2_u16, look_up, 2, true)
-ROW(lut8_u16, look_up, 8, true)
+/* The CRC of sums is folded as they are made, or they are read once more. */
+#ifdef PSC_VARIANT_DIGESTS
+#define WITH_CRC(plain, op, kernel, ...)                                                                     \
+    struct digest digest = digest_of(step_vectors(op));                                                      \
+    if (folds(op, units)) {                                                                                  \
+        kernel(__VA_ARGS__, accumulator, values, count, units, table, &digest);                              \
+        return digested(&digest);                                                                            \
+    }                                                                                                        \
+    plain(accumulator, values, count, units, table);                                                         \
+    return psc_crc_of_sums(op, accumulator, units);
+
+/* Vectors of sums that a step makes: a tile, or what one unit's look-ups make. */
+static ALWAYS_INLINE uint32_t step_vectors(enum psc_op op)
+{
+    return psc_op_form(op)->table_entries > 0 ? psc_op_form(op)->expansion : TILE_VECTORS;
+}
+
+/* Whole steps fold. Halves do not: widening keeps the ports busy that fold, so that it is quicker to read the
+ * sums once more. A planted error comes after the kernel. */
+static ALWAYS_INLINE bool folds(enum psc_op op, uint32_t units)
+{
+    const struct psc_op_form *form = psc_op_form(op);
+    bool widens = op == PSC_OP_SUM_F16 || op == PSC_OP_SUM_BF16;
+
+    return !widens && !PSC_PLANTED_ERROR && units > 0 &&
+           units % (step_vectors(op) * VEC_BYTES / (form->unit_bytes * form->expansion)) == 0;
+}
+#else
+#define WITH_CRC(plain, op, ...)                                                                             \
+    plain(accumulator, values, count, units, table);                                                         \
+    return psc_crc_of_sums(op, accumulator, units);
+#endif
+
+ROW(sum_i32, PSC_OP_SUM_I32, combine_elements, I32)
+ROW(sum_f32, PSC_OP_SUM_F32, combine_elements, F32)
+ROW(max_f32, PSC_OP_MAX_F32, combine_elements, MAX_F32)
+ROW(or_u32, PSC_OP_OR_U32, combine_elements, OR_U32)
+ROW(sum_f16, PSC_OP_SUM_F16, combine_elements, F16)
+ROW(sum_bf16, PSC_OP_SUM_BF16, combine_elements, BF16)
+ROW(lut4_u8, PSC_OP_LUT4_U8, look_up, 4, false)
+ROW(lut4_u16, PSC_OP_LUT4_U16, look_up, 4, true)
+ROW(lut2_u8, PSC_OP_LUT2_U8, look_up, 2, false)
+ROW(lut2_u16, PSC_OP_LUT2_U16, look_up, 2, true)
+ROW(lut8_u16, PSC_OP_LUT8_U16, look_up, 8, true)
 #undef ROW
 
 const struct psc_op_row PSC_VARIANT_ROWS[PSC_OP_COUNT] = PSC_OP_ROWS;

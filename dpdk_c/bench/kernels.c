@@ -25,9 +25,21 @@
 enum level { L1, L2, L3, DRAM, LEVELS };
 static const char *const level_names[LEVELS] = {"L1", "L2", "L3", "DRAM"};
 
-enum kind { READ, CRC, ICRC, HEADER, RESULT, COMBINE, FIRST, ICRC_THEN_COMBINE };
+enum kind {
+    READ,
+    CRC,
+    ICRC,
+    HEADER,
+    RESULT,
+    COMBINE,
+    FIRST,
+    ICRC_THEN_COMBINE,
+    COMBINE_THEN_CRC,
+    COMBINE_WITH_CRC
+};
 static const char *const kind_names[] = {
-    "read", "crc", "icrc", "icrc of headers", "combine two crcs", "combine", "first", "icrc, combine"};
+    "read",    "crc",   "icrc",          "icrc of headers", "combine two crcs",
+    "combine", "first", "icrc, combine", "combine, crc",    "combine with crc"};
 
 /* One thing to measure; `count` values in a pass over the accumulator. */
 struct work {
@@ -48,7 +60,7 @@ static const struct op_name {
 static const uint32_t counts[] = {1, 4, PSC_COMBINE_MAX};
 #define COUNTS (sizeof counts / sizeof *counts)
 
-#define MAX_WORKS 64
+#define MAX_WORKS 96
 static struct work works[MAX_WORKS];
 static uint32_t work_count;
 
@@ -82,6 +94,11 @@ static void list_works(void)
     }
     for (uint32_t k = 0; k < COUNTS; k++)
         add_work(ICRC_THEN_COMBINE, PSC_OP_SUM_I32, counts[k]);
+    /* The CRC of the sums, as the results' packets want it. */
+    for (uint32_t i = 0; i < OPS; i++) {
+        add_work(COMBINE_THEN_CRC, op_names[i].op, 4);
+        add_work(COMBINE_WITH_CRC, op_names[i].op, 4);
+    }
 }
 
 static size_t cache_bytes(int name, size_t otherwise)
@@ -157,15 +174,16 @@ static inline void combine(const struct work *work, uint8_t *accumulator, const 
     uint32_t units = PACKET_BYTES / psc_op_form(work->op)->unit_bytes;
     const void *values[PSC_COMBINE_MAX];
 
+    for (uint32_t k = 0; k < work->count; k++)
+        values[k] = slots + (size_t)k * SLOT_BYTES + VALUE_OFFSET;
     if (work->kind == FIRST)
         row->first(accumulator, slots + VALUE_OFFSET, units, table_of(work->op));
+    else if (work->kind == COMBINE_WITH_CRC)
+        rig.sink = row->combine_many_crc(accumulator, values, work->count, units, table_of(work->op));
     else if (work->count == 1)
         row->combine(accumulator, slots + VALUE_OFFSET, units, table_of(work->op));
-    else {
-        for (uint32_t k = 0; k < work->count; k++)
-            values[k] = slots + (size_t)k * SLOT_BYTES + VALUE_OFFSET;
+    else
         row->combine_many(accumulator, values, work->count, units, table_of(work->op));
-    }
 }
 
 static inline void do_work(const struct work *work, uint8_t *accumulator, const uint8_t *slots)
@@ -190,6 +208,10 @@ static inline void do_work(const struct work *work, uint8_t *accumulator, const 
         for (uint32_t k = 0; k < work->count; k++)
             rig.sink = psc_icrc(slots + (size_t)k * SLOT_BYTES + IP_OFFSET, HEADER_BYTES + PACKET_BYTES);
         combine(work, accumulator, slots);
+        break;
+    case COMBINE_THEN_CRC:
+        combine(work, accumulator, slots);
+        rig.sink = psc_crc32(0, accumulator, (size_t)PACKET_BYTES * psc_op_form(work->op)->expansion);
         break;
     default:
         combine(work, accumulator, slots);

@@ -1,4 +1,5 @@
-/* The variants of the CRC, private to roce/ and its tests. Call a variant only on a CPU that has it. */
+/* The variants of the CRC, for roce/ and its tests, and what arith/ takes to fold sums as it makes them. Call
+ * a variant only on a CPU that has it. */
 #ifndef PSC_ROCE_CRC_H
 #define PSC_ROCE_CRC_H
 
@@ -23,8 +24,8 @@ extern const struct psc_crc_variant *psc_crc_chosen;
 
 /* Folding (Gopal et al., "Fast CRC computation for generic polynomials using PCLMULQDQ", 2009): what the two
  * halves of a block of 128 bits are multiplied by, without carries, to move it by a multiple of 128 bits: by
- * 16 - i of them in row i, so that a vector of blocks finds its own rows in memory. The last row is 0. */
-#define PSC_CRC_FOLDS 17
+ * 32 - i of them in row i, so that a vector of blocks finds its own rows in memory. The last row is 0. */
+#define PSC_CRC_FOLDS 33
 extern uint64_t psc_crc_fold[PSC_CRC_FOLDS][2];
 static inline const uint64_t *psc_crc_fold_by(uint32_t bits)
 {

@@ -49,7 +49,7 @@ static inline uint32_t from_four(__m128i blocks[static 4], const uint8_t *at, si
     __m128i block = fold(fold(fold(b0, by_one, b1), by_one, b2), by_one, b3);
     for (; bytes >= BLOCK_BYTES; bytes -= BLOCK_BYTES, at += BLOCK_BYTES)
         block = fold(block, by_one, load(at));
-    return psc_crc_slicing.crc(reduce(block), at, bytes);
+    return psc_crc_slicing.crc(crc_reduce(block), at, bytes);
 }
 
 static uint32_t crc(uint32_t seed, const void *data, size_t bytes)
@@ -70,7 +70,7 @@ static uint32_t crc(uint32_t seed, const void *data, size_t bytes)
     for (at += BLOCK_BYTES, bytes -= BLOCK_BYTES; bytes >= BLOCK_BYTES;
          bytes -= BLOCK_BYTES, at += BLOCK_BYTES)
         block = fold(block, by_one, load(at));
-    return psc_crc_slicing.crc(reduce(block), at, bytes);
+    return psc_crc_slicing.crc(crc_reduce(block), at, bytes);
 }
 
 static uint32_t masked(uint32_t seed, const uint8_t mask[static PSC_CRC_MASK_BYTES], const void *data,

@@ -1,8 +1,8 @@
-/* The end of a folded CRC, private to roce/: compiled into each folding variant for its instruction set. No
- * header may be included from here. */
+/* The end of a folded CRC, for roce/ and arith/: compiled into each folding variant for its instruction set.
+ * No header may be included from here. */
 
 /* The register that 128 bits leave: they times x^32, in two steps to 64 bits, and by Barrett to 32. */
-static inline uint32_t reduce(__m128i block)
+static inline uint32_t crc_reduce(__m128i block)
 {
     const __m128i end = _mm_loadu_si128((const void *)psc_crc_end);
     const __m128i barrett = _mm_set_epi64x(PSC_CRC_P33, PSC_CRC_MU);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "crc.h"
 #include "variants.h"
 
 #define MAX_UNITS        199 /* of 4 bytes: three of the widest variant's tiles, and an odd rest */
@@ -109,6 +110,23 @@ static void make_contributions(struct contribution *from, uint32_t count, uint32
     }
 }
 
+/* Same sums as without, and their CRC. */
+static void check_crc(psc_combine_many_fn *plain, psc_combine_many_crc_fn *with_crc, const uint8_t *before,
+                      const void *const *values, uint32_t count, uint32_t units, const uint8_t *table,
+                      uint32_t result_bytes)
+{
+    uint8_t *expected = exact_copy(before, result_bytes), *sums = exact_copy(before, result_bytes);
+
+    plain(expected, values, count, units, table);
+    uint32_t crc = with_crc(sums, values, count, units, table);
+    if (result_bytes > 0)
+        assert_memory_equal(sums, expected, result_bytes);
+    if (crc != psc_crc_slicing.crc(0, expected, result_bytes))
+        fail_msg("CRC of %u bytes of sums of %u values is wrong", result_bytes, count);
+    free(expected);
+    free(sums);
+}
+
 /* `greatest`: of the table. */
 static void check_row(const struct psc_op_row *row, enum psc_op op, uint32_t count, uint32_t units,
                       uint32_t shift_bytes, uint32_t greatest)
@@ -132,11 +150,13 @@ static void check_row(const struct psc_op_row *row, enum psc_op op, uint32_t cou
     uint8_t *accumulator = exact_copy(before, result_bytes);
     row->combine_many(accumulator, values, count, units, table);
     check_same(op, accumulator, expected, result_bytes, before, from, count);
+    check_crc(row->combine_many, row->combine_many_crc, before, values, count, units, table, result_bytes);
 
     for (uint32_t k = 0; k < count; k++)
         (k == 0 ? reference->first : reference->combine)(expected, from[k].value, units, table);
     row->first_many(accumulator, values, count, units, table);
     check_same(op, accumulator, expected, result_bytes, NULL, from, count);
+    check_crc(row->first_many, row->first_many_crc, before, values, count, units, table, result_bytes);
 
     for (uint32_t k = 0; k < count; k++)
         free(from[k].packet);

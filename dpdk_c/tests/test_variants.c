@@ -104,6 +104,10 @@ static void check_op(const struct psc_arith_variant *variant, enum psc_op op, ui
     assert_clean(variant->name, (int)op, "first_many", units);
     row->combine_many(sums, values, PSC_COMBINE_MAX, units, table);
     assert_clean(variant->name, (int)op, "combine_many", units);
+    (void)row->first_many_crc(sums, values, PSC_COMBINE_MAX, units, table);
+    assert_clean(variant->name, (int)op, "first_many_crc", units);
+    (void)row->combine_many_crc(sums, values, PSC_COMBINE_MAX, units, table);
+    assert_clean(variant->name, (int)op, "combine_many_crc", units);
 }
 
 static void check_crc(const struct psc_crc_variant *variant, size_t bytes)

@@ -10,7 +10,7 @@ C_ROOMS: dict[str, set[str]] = {
     "contract": set(),
     "roce": {"contract"},
     "qp": {"contract", "roce"},
-    "arith": {"contract"},
+    "arith": {"contract", "roce"},  # roce: only the CRC, of sums as they are made
     "agg": {"contract", "arith"},
     "core": {"contract", "roce", "qp", "agg"},
     "memory": {"contract", "roce", "qp"},  # for tests alone: nobody includes it but they
