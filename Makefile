@@ -199,6 +199,10 @@ format: setup ## Format C and Python
 bench-codecs: build ## thc's C kernels against one memcpy of 256 MiB, one thread; figures in build/bench/codecs.json
 	@$(BIN)/python -m tests.bench.codecs --out $(BUILD)/bench/codecs.json
 
+.PHONY: bench-kernels
+bench-kernels: build ## The data plane's ops and CRC, each variant, against memcpy and reading in L1, L2, L3 and memory: build/bench/kernels.json
+	@$(BIN)/python -m tests.bench.kernels
+
 # ---- The demonstration ----
 
 .PHONY: demo

@@ -22,12 +22,21 @@ extern const struct psc_flow flow_v4, flow_v6; /* from the peer to us */
 uint32_t unhex(const char *hex, uint8_t *out);
 /* A copy on the heap that ends where the frame ends. The caller frees it. */
 uint8_t *exact_copy(const void *data, uint32_t bytes);
+/* Room that ends at a page which nobody may touch: also a masked access beyond the end, which
+ * AddressSanitizer does not see, is one that the CPU refuses. The test's for its whole life. */
+uint8_t *wall_after(size_t room_bytes); /* the end of the room */
 /* Headers, payload, pad and ICRC; returns the frame's length. */
 uint32_t whole_frame(const struct psc_flow *flow, const struct psc_header *header, const uint8_t *payload,
                      uint32_t payload_bytes, uint8_t *out);
 /* RFC 1071, written for itself: the tests must not lean on the code that they test. */
 void put_checksum(uint8_t *data, uint32_t bytes, uint8_t *field);
 bool checksum_ok(const uint8_t *data, uint32_t bytes);
+/* Whether an upper half of a vector register is in use, so that SSE code is slow until somebody clears it:
+ * the CPU's own account (XINUSE). Cleared by leave_no_upper_halves. Not a test where upper_halves_are_told is
+ * false: there is no AVX here, or the CPU gives no account. */
+bool upper_halves_in_use(void);
+void leave_no_upper_halves(void);
+bool upper_halves_are_told(void);
 /* Deterministic numbers (xorshift32); *state is not 0. */
 uint32_t next_random(uint32_t *state);
 

@@ -10,7 +10,7 @@ C_ROOMS: dict[str, set[str]] = {
     "contract": set(),
     "roce": {"contract"},
     "qp": {"contract", "roce"},
-    "arith": {"contract"},
+    "arith": {"contract", "roce"},  # roce: only the CRC, of sums as they are made
     "agg": {"contract", "arith"},
     "core": {"contract", "roce", "qp", "agg"},
     "memory": {"contract", "roce", "qp"},  # for tests alone: nobody includes it but they
@@ -19,6 +19,7 @@ C_ROOMS: dict[str, set[str]] = {
     "ctl": {"contract", "roce", "core", "io", "stats", "arith"},  # arith: only to say which kernels run here
     "sim": {"contract", "roce", "qp", "agg", "core"},  # a rack around the core: nobody includes it
     "fuzz": {"contract", "roce", "qp", "arith", "agg", "core"},
+    "bench": {"contract", "roce", "arith"},
     # every room but io; of ctl identity and spec alone
     "tests": {"contract", "roce", "qp", "arith", "agg", "core", "memory", "stats", "ctl"},
 }

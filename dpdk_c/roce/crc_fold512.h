@@ -1,0 +1,30 @@
+/* Vectors of four blocks, folded at once, for roce/ and for arith/, which folds sums as it makes them:
+ * compiled where VPCLMULQDQ and AVX-512 are the instruction set. No header may be included from here. */
+
+static inline __m512i xor_3(__m512i a, __m512i b, __m512i c)
+{
+    return _mm512_ternarylogic_epi64(a, b, c, 0x96);
+}
+
+static inline __m512i crc_moved(uint32_t bits)
+{
+    return _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)psc_crc_fold_by(bits)));
+}
+
+/* What a vector comes to at the place where it meets the next one. */
+static inline __m512i crc_fold(__m512i vector, __m512i by, __m512i next)
+{
+    return xor_3(_mm512_clmulepi64_epi128(vector, by, 0x00), _mm512_clmulepi64_epi128(vector, by, 0x11),
+                 next);
+}
+
+/* To 128 bits: three blocks move onto the last one, each by its own distance. */
+static inline __m128i crc_join(__m512i vector)
+{
+    const __m512i by = _mm512_loadu_si512((const void *)psc_crc_fold_by(384));
+    __m512i last = _mm512_maskz_mov_epi64(0xc0, vector);
+    __m512i blocks = crc_fold(vector, by, last);
+    __m256i two = _mm256_xor_si256(_mm512_castsi512_si256(blocks), _mm512_extracti64x4_epi64(blocks, 1));
+
+    return _mm_xor_si128(_mm256_castsi256_si128(two), _mm256_extracti128_si256(two, 1));
+}
