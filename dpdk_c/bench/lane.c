@@ -1,6 +1,6 @@
 /* psc_bench_lane: how fast one lane is without wire and NIC. Cases are measured in turn, again and again, a
- * copy of memory in 4 KiB calls between any two, so that whatever slows the machine slows all; one JSON object
- * with a value per repetition goes to stdout.
+ * copy of memory in 4 KiB calls between any two, so that whatever slows the machine slows all; one JSON
+ * object with a value per repetition goes to stdout.
  *
  *   psc_bench_lane [--huge-pages] [--realtime] [--memory-mib N] [--repetitions N] [--slice-ms N] CASE ...
  *   CASE: name,op,ranks,mtu,window,packets,lag,burst
@@ -16,6 +16,11 @@
 #include "lane_workers.h"
 #include "psc_arith.h"
 
+#ifdef __clang__
+#define PSC_COMPILER __VERSION__
+#else
+#define PSC_COMPILER "gcc " __VERSION__
+#endif
 #define MAX_CASES       32u
 #define MAX_REPETITIONS 200u
 #define COPY_BYTES      4096u
@@ -175,8 +180,8 @@ static void parse(int argc, char **argv)
         bench_fail("nothing to measure");
 }
 
-/* On a machine that others use: nobody takes the core from a repetition. Not around EAL's start and end, which
- * spin for a thread that would then never run. */
+/* On a machine that others use: nobody takes the core from a repetition. Not around EAL's start and end,
+ * which spin for a thread that would then never run. */
 static void set_realtime(bool on)
 {
     const struct sched_param priority = {.sched_priority = on ? 10 : 0};
@@ -197,8 +202,9 @@ int main(int argc, char **argv)
     for (uint32_t i = 0; i < repetitions; i++)
         measure(i);
     set_realtime(false);
-    printf("{\"variant\": \"%s\", \"huge_pages\": %s, \"realtime\": %s, \"repetitions\": %u, \"cases\": [", psc_arith_variant(),
-           huge_pages ? "true" : "false", realtime ? "true" : "false", repetitions);
+    printf("{\"variant\": \"%s\", \"compiler\": \"" PSC_COMPILER
+           "\", \"huge_pages\": %s, \"realtime\": %s, \"repetitions\": %u, \"cases\": [",
+           psc_arith_variant(), huge_pages ? "true" : "false", realtime ? "true" : "false", repetitions);
     for (uint32_t i = 0; i < case_count; i++)
         print_case(i);
     printf("]}\n");

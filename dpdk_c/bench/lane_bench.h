@@ -10,7 +10,8 @@
 
 #include "psc_io_internal.h"
 
-#define BENCH_STAMPS 3u /* odd: no two rounds of one slot in a row have the same, slots being a power of two */
+#define BENCH_STAMPS                                                                                         \
+    3u /* odd: no two rounds of one slot in a row have the same, slots being a power of two */
 
 struct bench_case {
     const char *name;

@@ -42,24 +42,23 @@ static uint32_t last_cpu(void)
 
 static struct psc_io_config config_of(bool huge_pages, uint32_t memory_mib)
 {
-    return (struct psc_io_config){
-        .ports = {{.devargs = "net_ring_bench", /* rte_eth_from_rings' prefix */
-                   .pci = true,                 /* there already when the port is opened */
-                   .rx_ring_packets = RING_ENTRIES,
-                   .tx_ring_packets = RING_ENTRIES}},
-        .lane_cores = {last_cpu()},
-        .lane_count = 1,
-        .huge_pages = huge_pages,
-        .memory_mib = memory_mib,
-        .roce_mtu = 4096,
-        .lane = {.local = {.ip = {{[10] = 0xff, [11] = 0xff, [12] = 10, [15] = 1}}},
-                 .prefix_bits = 24,
-                 .dscp = 26,
-                 .max_unacked_packets = 128,
-                 .retransmit_ns = 4096u << 14,
-                 .retries = 6,
-                 .progress_ns = 2000000000u,
-                 .waiting_event_ns = 2000000000u}};
+    return (struct psc_io_config){.ports = {{.devargs = "net_ring_bench", /* rte_eth_from_rings' prefix */
+                                             .pci = true, /* there already when the port is opened */
+                                             .rx_ring_packets = RING_ENTRIES,
+                                             .tx_ring_packets = RING_ENTRIES}},
+                                  .lane_cores = {last_cpu()},
+                                  .lane_count = 1,
+                                  .huge_pages = huge_pages,
+                                  .memory_mib = memory_mib,
+                                  .roce_mtu = 4096,
+                                  .lane = {.local = {.ip = {{[10] = 0xff, [11] = 0xff, [12] = 10, [15] = 1}}},
+                                           .prefix_bits = 24,
+                                           .dscp = 26,
+                                           .max_unacked_packets = 128,
+                                           .retransmit_ns = 4096u << 14,
+                                           .retries = 6,
+                                           .progress_ns = 2000000000u,
+                                           .waiting_event_ns = 2000000000u}};
 }
 
 static struct rte_ring *make_ring(const char *name)

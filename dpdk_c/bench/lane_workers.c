@@ -29,15 +29,18 @@ static struct psc_job *make_job(struct bench_workers *workers)
 {
     const struct bench_case *one = &workers->one;
     const struct psc_op_form *form = psc_op_form(one->op);
-    struct psc_job_spec spec = {.world_size = one->ranks,
-                                .mtu = one->mtu,
-                                .ops = {one->op},
-                                .op_count = 1,
-                                .pools = {{.window = one->window,
-                                           .chunk_bytes = one->packets * one->mtu * form->expansion}},
-                                .pool_count = 1,
-                                .stats = &workers->rig->job_stats};
+    struct psc_job_spec spec = {
+        .world_size = one->ranks,
+        .mtu = one->mtu,
+        .ops = {one->op},
+        .op_count = 1,
+        .pools = {{.window = one->window, .chunk_bytes = one->packets * one->mtu * form->expansion}},
+        .pool_count = 1,
+        .stats = &workers->rig->job_stats};
 
+#ifdef PSC_BENCH_NO_COUNTERS
+    spec.stats = NULL;
+#endif
     for (uint32_t i = 0; i < form->table_entries; i++)
         spec.tables[one->op][i] = bench_table_entry(form->table_entries, i);
     struct psc_job *job = psc_job_new(&spec, &workers->rig->lane.memory);
@@ -95,8 +98,8 @@ static void send_probe(struct bench_workers *workers, uint32_t rank)
                                       .dma_len = workers->one.mtu,
                                       .imm = PSC_IMM_PROBE};
 
-    offer(workers->rig, bench_frame_copy(workers->rig, &workers->ranks[rank].flow, &header, zeros,
-                                         workers->one.mtu));
+    offer(workers->rig,
+          bench_frame_copy(workers->rig, &workers->ranks[rank].flow, &header, zeros, workers->one.mtu));
 }
 
 /* What the lane has sent is not looked at while connections are made, but for its probe, whose PSN is known.
@@ -170,8 +173,8 @@ struct bench_workers *bench_workers_new(struct bench_rig *rig, const struct benc
     }
     bench_frames_check(workers, 0);
     make_expected(workers);
-    workers->slots = rig->lane.memory.alloc(rig->lane.memory.context, 2 * (size_t)one->window *
-                                                one->packets * one->mtu * workers->expansion);
+    workers->slots = rig->lane.memory.alloc(rig->lane.memory.context, 2 * (size_t)one->window * one->packets *
+                                                                          one->mtu * workers->expansion);
     const struct psc_command attach = {.kind = PSC_CMD_ATTACH, .job = workers->job};
     bench_command(rig, &attach);
     connect_all(workers, index);
@@ -282,8 +285,7 @@ static const uint8_t *expected_of(const struct bench_workers *workers, uint32_t 
 {
     uint32_t result_packets = workers->one.packets * workers->expansion;
 
-    return workers->expected +
-           ((size_t)(round % BENCH_STAMPS) * result_packets + packet) * workers->one.mtu;
+    return workers->expected + ((size_t)(round % BENCH_STAMPS) * result_packets + packet) * workers->one.mtu;
 }
 
 /* The whole frame as a NIC would judge it. */

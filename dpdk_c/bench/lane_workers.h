@@ -5,9 +5,9 @@
 
 #include "lane_bench.h"
 
-#define ROUNDS_KEPT    1024u /* of which times are remembered: more than any window */
-#define PSC_BENCH_PACKETS 256u /* of a contribution, at most */
-#define LATENCIES_KEPT 262144u
+#define ROUNDS_KEPT       1024u /* of which times are remembered: more than any window */
+#define PSC_BENCH_PACKETS 256u  /* of a contribution, at most */
+#define LATENCIES_KEPT    262144u
 
 /* A frame whose changing fields are rewritten in place. A CRC is linear: what a changed word adds to it
  * depends on the difference and on how many bytes follow, not on what they are. */
@@ -17,7 +17,7 @@ struct bench_field {
 };
 struct bench_frame {
     struct rte_mbuf *m;
-    struct bench_field psn; /* the word of AckReq and PSN */
+    struct bench_field psn;   /* the word of AckReq and PSN */
     struct bench_field round; /* in the address; no shift: the packet has none */
     struct bench_field stamp; /* first word of the payload; no shift: an ACK has none */
     uint32_t icrc_offset;
@@ -29,7 +29,7 @@ struct bench_worker {
     struct bench_frame *frames; /* [depth][packets]: more than one burst takes */
     struct bench_frame ack;
     uint32_t stamp_words[BENCH_STAMPS][PSC_BENCH_PACKETS];
-    uint32_t first_psn; /* of round 0 */
+    uint32_t first_psn;     /* of round 0 */
     uint32_t round, packet; /* to be sent next */
     uint32_t fed;           /* in this burst */
     uint32_t result_psn;    /* that must come next */
@@ -45,8 +45,8 @@ struct bench_workers {
     struct bench_worker ranks[PSC_MAX_RANKS];
     uint32_t depth; /* frames of a rank and packet */
     uint32_t expansion;
-    uint8_t *expected;                       /* [stamp][result packet][mtu] */
-    uint32_t stop_round;                     /* begun by nobody yet */
+    uint8_t *expected;          /* [stamp][result packet][mtu] */
+    uint32_t stop_round;        /* begun by nobody yet */
     uint8_t begun[ROUNDS_KEPT]; /* ranks that have begun it */
     uint32_t noted_round;       /* not begun by all */
     bool answered[ROUNDS_KEPT];
@@ -63,7 +63,8 @@ void bench_frames_make(struct bench_workers *workers, uint32_t rank, uint64_t va
                        uint32_t dest_qpn);
 void bench_frames_free(struct bench_workers *workers, uint32_t rank);
 /* The frame of that round and packet, made so in place. */
-struct rte_mbuf *bench_frame_of(struct bench_workers *workers, uint32_t rank, uint32_t round, uint32_t packet);
+struct rte_mbuf *bench_frame_of(struct bench_workers *workers, uint32_t rank, uint32_t round,
+                                uint32_t packet);
 struct rte_mbuf *bench_ack_of(struct bench_worker *worker, uint32_t psn);
 /* A whole frame in a new mbuf. */
 struct rte_mbuf *bench_frame_copy(struct bench_rig *rig, const struct psc_flow *flow,
