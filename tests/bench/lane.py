@@ -1,8 +1,8 @@
 """One lane without wire and NIC: psc_bench_lane's cases, and the bounds that its figures must keep.
 
 A lane is fed on its own core by N workers whose frames were built beforehand; building, checking and acknowledging
-results is timed beside the lane's turns and not counted. Every ratio is one of neighbours in one interleaved run, and the
-medians of these ratios are the result. None of this was measured on a NIC.
+results is timed beside the lane's turns and not counted. Every ratio is one of neighbours in one interleaved run, and
+the medians of these ratios are the result. None of this was measured on a NIC.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ GROUPS = {
 
 @contextmanager
 def huge_pages() -> Iterator[bool]:
-    """Reserves what the benchmark needs while it runs, where this user may; else it runs on ordinary pages and says so."""
+    """Reserves what is needed for the run, where this user may; else ordinary pages are used, and the report says so."""
     before = int(HUGE_PAGES.read_text()) if HUGE_PAGES.exists() else 0
     wanted = before + MEMORY_MIB // 2
     try:
