@@ -4,7 +4,7 @@
  * includes psc_ctl.h. All functions are called by one thread, the control thread; none of them blocks on a
  * lane. Codes are enum psc_ctl_code; Python has one function that turns them into exceptions. */
 
-#define PSC_CTL_VERSION    4
+#define PSC_CTL_VERSION    5
 #define PSC_CTL_MAX_PORTS  4
 #define PSC_CTL_MAX_LANES  16
 #define PSC_CTL_MAX_POOLS  8
@@ -205,6 +205,7 @@ int psc_ctl_next_event(struct psc_ctl_event *event);
 /* What the appliance runs with. Pointers stay valid until psc_ctl_stop. */
 enum psc_ctl_code psc_ctl_port_status(uint32_t port, struct psc_ctl_port_status *status);
 const char *psc_ctl_arith_variant(void);
+const char *psc_ctl_crc_variant(void);
 const struct psc_lane_stats *psc_ctl_lane_stats(uint32_t lane);
 const struct psc_job_stats *psc_ctl_job_stats(uint32_t job);
 void psc_ctl_usage(struct psc_ctl_usage *usage);
