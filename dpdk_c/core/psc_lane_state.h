@@ -94,6 +94,8 @@ void psc_settle_acknowledged(struct psc_lane *lane, struct psc_qp *qp);
 
 /* psc_publish.c: results out. */
 void psc_mark_publishable(struct psc_lane *lane, struct psc_job_pool *pool);
+/* Adds what waits in the pools that were contributed to: payloads of this turn's frames. */
+void psc_add_contributions(struct psc_lane *lane);
 void psc_publish_results(struct psc_lane *lane);
 void psc_want_to_send(struct psc_lane *lane, struct psc_qp *qp);
 /* Appends a message to the QP's stream; there is room (psc_job.c). */

@@ -81,6 +81,12 @@ static void publish_pool(struct psc_lane *lane, struct psc_job_pool *pool)
     }
 }
 
+void psc_add_contributions(struct psc_lane *lane)
+{
+    for (uint32_t i = 0; i < lane->publishable_count; i++)
+        psc_pool_settle(&lane->publishable[i]->pool);
+}
+
 void psc_publish_results(struct psc_lane *lane)
 {
     for (uint32_t i = 0; i < lane->publishable_count; i++) {
