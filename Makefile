@@ -203,6 +203,10 @@ bench-codecs: build ## thc's C kernels against one memcpy of 256 MiB, one thread
 bench-kernels: build ## The data plane's ops and CRC, each variant, against memcpy and reading in L1, L2, L3 and memory: build/bench/kernels.json
 	@$(BIN)/python -m tests.bench.kernels
 
+.PHONY: bench-lane
+bench-lane: build ## One lane on rings, fed on its own core: against memcpy, by op, ranks, MTU and window; build/bench/lane.json
+	@$(BIN)/python -m tests.bench.lane
+
 # ---- The demonstration ----
 
 .PHONY: demo
