@@ -23,7 +23,7 @@ UP = "pascaline_up"
 
 
 def filled_segment(path: Path) -> SegmentWriter:
-    """Two lanes with every exported counter different, and two jobs, one with an ended older life, one on both lanes."""
+    """Two lanes with every exported counter different, and two jobs, one on both and one that lived before."""
     segment = SegmentWriter(path)
     for lane in range(2):
         block = segment.lane(lane)
