@@ -60,7 +60,6 @@ static struct psc_io_config config_of(uint32_t lanes, bool huge_pages, uint32_t 
     for (uint32_t i = 0; i < lanes; i++) {
         snprintf(devargs[i], sizeof devargs[i], "net_ring_bench%u", i); /* rte_eth_from_rings' prefix */
         config.ports[i] = (struct psc_io_port_config){.devargs = devargs[i],
-                                                      .pci = true, /* there already when the port is opened */
                                                       .rx_ring_packets = RING_ENTRIES,
                                                       .tx_ring_packets = RING_ENTRIES,
                                                       .dispatcher_core = PSC_IO_NO_CORE};
@@ -121,6 +120,8 @@ void bench_rigs_open(struct bench_rig *rigs, uint32_t lanes, bool huge_pages, ui
 
     if (!psc_io_eal_start(&config, &error))
         bench_fail("%s", error.text);
+    for (uint32_t i = 0; i < lanes; i++)
+        config.ports[i].pci = true; /* there already when it is opened; EAL must not make it */
     cpu_set_t one;
     CPU_ZERO(&one);
     CPU_SET(config.lanes[0].core, &one);

@@ -148,21 +148,24 @@ static void sleep_idle(const struct psc_io_dispatcher *dispatcher)
     nanosleep(&pause, NULL);
 }
 
+uint32_t psc_io_dispatcher_turn(struct psc_io_dispatcher *dispatcher)
+{
+    const struct psc_io_port *port = dispatcher->port;
+    uint32_t moved = port->tx_queues < port->lane_count ? send_for_lanes(dispatcher) : 0;
+
+    for (uint16_t queue = 0; queue < port->rx_queues; queue++)
+        moved += dispatch(dispatcher, queue);
+    return moved;
+}
+
 int psc_io_dispatcher_main(void *argument)
 {
     struct psc_io_dispatcher *dispatcher = argument;
-    const struct psc_io_port *port = dispatcher->port;
-    bool sends = port->tx_queues < port->lane_count;
 
     prctl(PR_SET_TIMERSLACK, 1000ul); /* else the kernel may add 50 us to every sleep */
-    while (!__atomic_load_n(&dispatcher->stop, __ATOMIC_ACQUIRE)) {
-        uint32_t moved = sends ? send_for_lanes(dispatcher) : 0;
-
-        for (uint16_t queue = 0; queue < port->rx_queues; queue++)
-            moved += dispatch(dispatcher, queue);
-        if (moved == 0 && dispatcher->idle_sleep_us > 0)
+    while (!__atomic_load_n(&dispatcher->stop, __ATOMIC_ACQUIRE))
+        if (psc_io_dispatcher_turn(dispatcher) == 0 && dispatcher->idle_sleep_us > 0)
             sleep_idle(dispatcher);
-    }
     __atomic_store_n(&dispatcher->ended, 1, __ATOMIC_RELEASE);
     return 0;
 }

@@ -181,6 +181,8 @@ bool psc_io_may_steer(const struct psc_io_port *port, enum psc_io_steering how, 
 void psc_io_unsteer(struct psc_io_port *port);
 
 /* dispatch.c */
+/* One turn of its loop. 0: nothing came or went. */
+uint32_t psc_io_dispatcher_turn(struct psc_io_dispatcher *dispatcher);
 int psc_io_dispatcher_main(void *dispatcher);
 /* A burst for a lane that shares its port by flow rules: what is another lane's is handed over. */
 uint32_t psc_io_receive_steered(struct psc_io_lane *lane, struct rte_mbuf **mbufs);
