@@ -17,6 +17,11 @@
 #include "lane_workers.h"
 #include "psc_arith.h"
 
+#ifdef __clang__
+#define PSC_COMPILER __VERSION__
+#else
+#define PSC_COMPILER "gcc " __VERSION__
+#endif
 #define MAX_CASES       32u
 #define MAX_REPETITIONS 200u
 #define COPY_BYTES      4096u
@@ -198,7 +203,8 @@ int main(int argc, char **argv)
     for (uint32_t i = 0; i < repetitions; i++)
         measure(i);
     set_realtime(false);
-    printf("{\"variant\": \"%s\", \"huge_pages\": %s, \"realtime\": %s, \"repetitions\": %u, \"cases\": [",
+    printf("{\"variant\": \"%s\", \"compiler\": \"" PSC_COMPILER
+           "\", \"huge_pages\": %s, \"realtime\": %s, \"repetitions\": %u, \"cases\": [",
            psc_arith_variant(), huge_pages ? "true" : "false", realtime ? "true" : "false", repetitions);
     for (uint32_t i = 0; i < case_count; i++)
         print_case(i);

@@ -61,8 +61,8 @@ static struct bench_frame make_frame(struct bench_workers *workers, uint32_t ran
     header.opcode = opcode_of(packet, one->packets);
     header.ack_req = packet == one->packets - 1;
     bench_fill(one, rank, packet, 0, payload);
-    struct bench_frame frame = {.m = bench_frame_copy(workers->rig, &workers->ranks[rank].flow, &header,
-                                                      payload, one->mtu)};
+    struct bench_frame frame = {
+        .m = bench_frame_copy(workers->rig, &workers->ranks[rank].flow, &header, payload, one->mtu)};
     frame.icrc_offset = frame.m->data_len - 4u;
     frame.psn = field_at(workers, PSN_OFFSET, frame.icrc_offset);
     frame.stamp = field_at(workers, frame.icrc_offset - one->mtu, frame.icrc_offset);
@@ -163,8 +163,7 @@ static void check_frame(const struct bench_workers *workers, uint32_t rank, uint
     if (!psc_icrc_ok(&parsed))
         bench_fail("round %u packet %u of rank %u: wrong ICRC", round, packet, rank);
     uint32_t psn = workers->ranks[rank].first_psn + round * workers->one.packets + packet;
-    if (parsed.psn != (psn & PSC_PSN_MASK) ||
-        (packet == 0 && parsed.va != va_base + psc_va_offset(1, round)))
+    if (parsed.psn != (psn & PSC_PSN_MASK) || (packet == 0 && parsed.va != va_base + psc_va_offset(1, round)))
         bench_fail("round %u packet %u of rank %u: wrong PSN or address", round, packet, rank);
     bench_fill(&workers->one, rank, packet, round % BENCH_STAMPS, payload);
     if (memcmp(parsed.payload, payload, workers->one.mtu) != 0)

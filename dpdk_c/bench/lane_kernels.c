@@ -1,5 +1,5 @@
-/* What nothing could be faster than: the CRC of every contribution, its addition, and the CRC of the sum, over
- * the same frames and as many slots, with nothing around them. */
+/* What nothing could be faster than: the CRC of every contribution, its addition, and the CRC of the sum,
+ * over the same frames and as many slots, with nothing around them. */
 #include <rte_cycles.h>
 
 #include "lane_workers.h"

@@ -44,6 +44,9 @@ static struct psc_job *make_job(struct bench_workers *workers)
         .pool_count = 1,
         .stats = &workers->rig->job_stats};
 
+#ifdef PSC_BENCH_NO_COUNTERS
+    spec.stats = NULL;
+#endif
     for (uint32_t i = 0; i < form->table_entries; i++)
         spec.tables[one->op][i] = bench_table_entry(form->table_entries, i);
     struct psc_job *job = psc_job_new(&spec, &workers->rig->lane.memory);

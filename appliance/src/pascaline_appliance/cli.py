@@ -75,8 +75,9 @@ def _table(status: dict[str, Any]) -> str:
             f"        lanes {', '.join(_lane(lane, port) for lane in on_it)}: {_steering(port)}",
         ]
     lines += [
-        f"lanes   {len(status['lanes'])}, {status['arith']}; {usage['qps']} QPs, {usage['mbufs_in_use']} mbufs in use",
+        f"lanes   {len(status['lanes'])}; {usage['qps']} QPs, {usage['mbufs_in_use']} mbufs in use",
         f"control {status['control']}{' (insecure)' if status['insecure_listen'] else ''}",
+        f"kernels {status['arith']} for ops, {status['crc']} for the ICRC",
         f"jobs    {len(status['jobs'])}",
     ]
     for job in status["jobs"]:
