@@ -193,6 +193,10 @@ bench-codecs: build ## thc's C kernels against one memcpy of 256 MiB, one thread
 bench-lane: build ## One lane on rings, fed on its own core: against memcpy, by op, ranks, MTU and window; build/bench/lane.json
 	@$(BIN)/python -m tests.bench.lane
 
+.PHONY: bench-lanes
+bench-lanes: build ## Two lanes on two cores against one, and against two copies of memory; dispatcher; two jobs; build/bench/lanes.json
+	@$(BIN)/python -m tests.bench.lanes
+
 # ---- The demonstration ----
 
 .PHONY: demo

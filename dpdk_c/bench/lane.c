@@ -16,12 +16,6 @@
 
 #include "lane_workers.h"
 #include "psc_arith.h"
-
-#ifdef __clang__
-#define PSC_COMPILER __VERSION__
-#else
-#define PSC_COMPILER "gcc " __VERSION__
-#endif
 #define MAX_CASES       32u
 #define MAX_REPETITIONS 200u
 #define COPY_BYTES      4096u

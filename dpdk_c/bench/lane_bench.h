@@ -10,6 +10,12 @@
 
 #include "psc_io_internal.h"
 
+#ifdef __clang__
+#define PSC_COMPILER __VERSION__
+#else
+#define PSC_COMPILER "gcc " __VERSION__
+#endif
+
 #define BENCH_STAMPS                                                                                         \
     3u /* odd: no two rounds of one slot in a row have the same, slots being a power of two */
 

@@ -167,7 +167,8 @@ int main(int argc, char **argv)
         run(false, 2, i);
         run(true, 2, i);
     }
-    printf("{\"variant\": \"%s\", \"huge_pages\": %s, \"realtime\": %s, \"repetitions\": %u",
+    printf("{\"variant\": \"%s\", \"compiler\": \"" PSC_COMPILER
+           "\", \"huge_pages\": %s, \"realtime\": %s, \"repetitions\": %u",
            psc_arith_variant(), huge_pages ? "true" : "false", realtime ? "true" : "false", repetitions);
     print_scaling();
     set_realtime(true);
