@@ -150,11 +150,11 @@ mutants: build ## Planted faults of the data plane, each of which some suite mus
 
 # ThreadSanitizer: only ctl/, io/ and what lanes share with them have more than one thread. DPDK must be there.
 .PHONY: sanitize-threads
-sanitize-threads: build ## A polling lane and a control thread beside it under ThreadSanitizer
+sanitize-threads: build ## Lanes, a dispatcher and a control thread beside them under ThreadSanitizer
 	@[ -f $(THREADS_DIR)/build.ninja ] || meson setup $(THREADS_DIR) dpdk_c -Db_sanitize=thread -Db_lundef=false
 	ninja -C $(THREADS_DIR) tests/test_ctl
 	export TSAN_OPTIONS=halt_on_error=1:suppressions=$(CURDIR)/dpdk_c/tests/tsan.supp
-	meson test -C $(THREADS_DIR) --no-rebuild --print-errorlogs ctl
+	meson test -C $(THREADS_DIR) --no-rebuild --print-errorlogs ctl ctl_lanes
 
 .PHONY: numerics
 numerics: build ## Accuracy of the codecs: docs/numerics.*, build/numerics/summary.json; fails where a bound is missed
@@ -206,6 +206,10 @@ bench-kernels: build ## The data plane's ops and CRC, each variant, against memc
 .PHONY: bench-lane
 bench-lane: build ## One lane on rings, fed on its own core: against memcpy, by op, ranks, MTU and window; build/bench/lane.json
 	@$(BIN)/python -m tests.bench.lane
+
+.PHONY: bench-lanes
+bench-lanes: build ## Two lanes on two cores against one, and against two copies of memory; dispatcher; two jobs; build/bench/lanes.json
+	@$(BIN)/python -m tests.bench.lanes
 
 # ---- The demonstration ----
 

@@ -7,6 +7,7 @@
  *
  * op is a number of enum psc_op; packets is a contribution's length. */
 #include <rte_cycles.h>
+#include <rte_eal.h>
 #include <rte_malloc.h>
 #include <sched.h>
 #include <stdio.h>
@@ -15,12 +16,6 @@
 
 #include "lane_workers.h"
 #include "psc_arith.h"
-
-#ifdef __clang__
-#define PSC_COMPILER __VERSION__
-#else
-#define PSC_COMPILER "gcc " __VERSION__
-#endif
 #define MAX_CASES       32u
 #define MAX_REPETITIONS 200u
 #define COPY_BYTES      4096u
@@ -211,5 +206,6 @@ int main(int argc, char **argv)
     for (uint32_t i = 0; i < case_count; i++)
         bench_workers_free(measured[i].workers);
     bench_rig_close(&rig);
+    rte_eal_cleanup();
     return EXIT_SUCCESS;
 }

@@ -10,6 +10,12 @@
 
 #include "psc_io_internal.h"
 
+#ifdef __clang__
+#define PSC_COMPILER __VERSION__
+#else
+#define PSC_COMPILER "gcc " __VERSION__
+#endif
+
 #define BENCH_STAMPS                                                                                         \
     3u /* odd: no two rounds of one slot in a row have the same, slots being a power of two */
 
@@ -41,6 +47,8 @@ struct bench_rig {
     struct rte_mempool *frames; /* the workers' */
 };
 void bench_rig_open(struct bench_rig *rig, bool huge_pages, uint32_t memory_mib);
+/* Several, of which the caller's core drives the first, and lcore PSC_IO_LANE_LCORE(i) may drive the i-th. */
+void bench_rigs_open(struct bench_rig *rigs, uint32_t lanes, bool huge_pages, uint32_t memory_mib);
 void bench_rig_close(struct bench_rig *rig);
 void bench_command(struct bench_rig *rig, const struct psc_command *command);
 /* The next event must be this one: a benchmark of a job that has failed measures nothing. */

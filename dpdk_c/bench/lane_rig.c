@@ -27,77 +27,113 @@ void bench_fail(const char *format, ...)
     exit(EXIT_FAILURE);
 }
 
-static uint32_t last_cpu(void)
+/* The last of the CPUs that this process may use, or the one `back` before it. */
+static uint32_t cpu_from_the_end(uint32_t back)
 {
     cpu_set_t allowed;
-    uint32_t last = 0;
 
     if (sched_getaffinity(0, sizeof allowed, &allowed) != 0)
         bench_fail("sched_getaffinity fails");
-    for (uint32_t cpu = 0; cpu < CPU_SETSIZE; cpu++)
-        if (CPU_ISSET(cpu, &allowed))
-            last = cpu;
-    return last;
+    for (uint32_t cpu = CPU_SETSIZE; cpu-- > 0;)
+        if (CPU_ISSET(cpu, &allowed) && back-- == 0)
+            return cpu;
+    bench_fail("too few CPUs for so many lanes");
 }
 
-static struct psc_io_config config_of(bool huge_pages, uint32_t memory_mib)
+static struct psc_io_config config_of(uint32_t lanes, bool huge_pages, uint32_t memory_mib)
 {
-    return (struct psc_io_config){.ports = {{.devargs = "net_ring_bench", /* rte_eth_from_rings' prefix */
-                                             .pci = true, /* there already when the port is opened */
-                                             .rx_ring_packets = RING_ENTRIES,
-                                             .tx_ring_packets = RING_ENTRIES}},
-                                  .lane_cores = {last_cpu()},
-                                  .lane_count = 1,
-                                  .huge_pages = huge_pages,
-                                  .memory_mib = memory_mib,
-                                  .roce_mtu = 4096,
-                                  .lane = {.local = {.ip = {{[10] = 0xff, [11] = 0xff, [12] = 10, [15] = 1}}},
-                                           .prefix_bits = 24,
-                                           .dscp = 26,
-                                           .max_unacked_packets = 128,
-                                           .retransmit_ns = 4096u << 14,
-                                           .retries = 6,
-                                           .progress_ns = 2000000000u,
-                                           .waiting_event_ns = 2000000000u}};
+    static char devargs[PSC_IO_MAX_PORTS][32];
+    const struct psc_ip own = {{[10] = 0xff, [11] = 0xff, [12] = 10, [15] = 1}};
+    struct psc_io_config config = {.port_count = lanes,
+                                   .lane_count = lanes,
+                                   .huge_pages = huge_pages,
+                                   .memory_mib = memory_mib,
+                                   .roce_mtu = 4096,
+                                   .lane = {.local = {.ip = own},
+                                            .dscp = 26,
+                                            .max_unacked_packets = 128,
+                                            .retransmit_ns = 4096u << 14,
+                                            .retries = 6,
+                                            .progress_ns = 2000000000u,
+                                            .waiting_event_ns = 2000000000u}};
+
+    for (uint32_t i = 0; i < lanes; i++) {
+        snprintf(devargs[i], sizeof devargs[i], "net_ring_bench%u", i); /* rte_eth_from_rings' prefix */
+        config.ports[i] = (struct psc_io_port_config){.devargs = devargs[i],
+                                                      .rx_ring_packets = RING_ENTRIES,
+                                                      .tx_ring_packets = RING_ENTRIES,
+                                                      .dispatcher_core = PSC_IO_NO_CORE};
+        config.lanes[i] =
+            (struct psc_io_lane_config){.core = cpu_from_the_end(i), .port = i, .ip = own, .prefix_bits = 24};
+    }
+    return config;
 }
 
-static struct rte_ring *make_ring(const char *name)
+static struct rte_ring *make_ring(const char *what, uint32_t number)
 {
+    char name[RTE_RING_NAMESIZE];
+
+    snprintf(name, sizeof name, "bench_%s_%u", what, number);
     struct rte_ring *ring = rte_ring_create(name, RING_ENTRIES, 0, RING_F_SP_ENQ | RING_F_SC_DEQ);
-
     if (ring == NULL)
         bench_fail("no memory for a ring");
     return ring;
 }
 
-void bench_rig_open(struct bench_rig *rig, bool huge_pages, uint32_t memory_mib)
+/* The number-th lane, alone on its port. */
+static void make_rig(struct bench_rig *rig, uint32_t number, const struct psc_io_config *config)
 {
-    struct psc_io_config config = config_of(huge_pages, memory_mib);
     struct psc_io_error error = {.text = ""};
+    char name[32];
 
-    *rig = (struct bench_rig){.lane = {.stats = &rig->stats, .port = &rig->port, .lcore = 1}};
+    *rig = (struct bench_rig){
+        .lane = {
+            .stats = &rig->stats, .port = &rig->port, .number = number, .lcore = PSC_IO_LANE_LCORE(number)}};
     rig->lane.event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (!psc_io_eal_start(&config, &error))
-        bench_fail("%s", error.text);
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(config.lane_cores[0], &one);
-    if (sched_setaffinity(0, sizeof one, &one) != 0)
-        bench_fail("sched_setaffinity fails");
-    rig->to_lane = make_ring("bench_to_lane");
-    rig->from_lane = make_ring("bench_from_lane");
-    if (rte_eth_from_rings("bench", &rig->to_lane, 1, &rig->from_lane, 1, 0) < 0)
+    rig->to_lane = make_ring("to_lane", number);
+    rig->from_lane = make_ring("from_lane", number);
+    snprintf(name, sizeof name, "bench%u", number);
+    if (rte_eth_from_rings(name, &rig->to_lane, 1, &rig->from_lane, 1, 0) < 0)
         bench_fail("rte_eth_from_rings fails: %s", rte_strerror(rte_errno));
-    if (!psc_io_port_open(&rig->port, &config, 0, &error) ||
-        !psc_io_lane_init(&rig->lane, 0, &config, &error) ||
-        !psc_io_port_start(&rig->port, rig->lane.rx_mempool, 0, &error))
+    if (!psc_io_port_open(&rig->port, config, number, &error))
+        bench_fail("%s", error.text);
+    rig->port.lanes[number] = rig->port.host = &rig->lane;
+    rig->port.lane_count = 1;
+    if (!psc_io_port_plan(&rig->port, config, number, &error) ||
+        !psc_io_lane_init(&rig->lane, number, config, &error) ||
+        !psc_io_lane_make_receive(&rig->lane, number, config, &error) ||
+        !psc_io_port_start(&rig->port, config, number, &error))
         bench_fail("%s", error.text);
     rig->port.lends_payload = true; /* who takes its frames frees them on this core, like a NIC's driver */
-    if (!psc_io_lane_init_tx(&rig->lane, 0, &config, &error))
+    if (!psc_io_lane_init_tx(&rig->lane, number, config, &error))
         bench_fail("%s", error.text);
-    rig->frames = rte_pktmbuf_pool_create("bench_frames", 8191, 0, 0, RTE_PKTMBUF_HEADROOM + 4352, 0);
+    snprintf(name, sizeof name, "bench_frames_%u", number);
+    rig->frames = rte_pktmbuf_pool_create(name, 8191, 0, 0, RTE_PKTMBUF_HEADROOM + 4352, 0);
     if (rig->frames == NULL)
-        bench_fail("no memory for frames in %u MiB", memory_mib);
+        bench_fail("no memory for frames in %u MiB", config->memory_mib);
+}
+
+void bench_rigs_open(struct bench_rig *rigs, uint32_t lanes, bool huge_pages, uint32_t memory_mib)
+{
+    struct psc_io_config config = config_of(lanes, huge_pages, memory_mib);
+    struct psc_io_error error = {.text = ""};
+
+    if (!psc_io_eal_start(&config, &error))
+        bench_fail("%s", error.text);
+    for (uint32_t i = 0; i < lanes; i++)
+        config.ports[i].pci = true; /* there already when it is opened; EAL must not make it */
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(config.lanes[0].core, &one);
+    if (sched_setaffinity(0, sizeof one, &one) != 0)
+        bench_fail("sched_setaffinity fails");
+    for (uint32_t i = 0; i < lanes; i++)
+        make_rig(&rigs[i], i, &config);
+}
+
+void bench_rig_open(struct bench_rig *rig, bool huge_pages, uint32_t memory_mib)
+{
+    bench_rigs_open(rig, 1, huge_pages, memory_mib);
 }
 
 void bench_rig_close(struct bench_rig *rig)
@@ -107,7 +143,6 @@ void bench_rig_close(struct bench_rig *rig)
     psc_io_lane_free(&rig->lane);
     rte_mempool_free(rig->frames);
     close(rig->lane.event_fd);
-    rte_eal_cleanup();
 }
 
 void bench_command(struct bench_rig *rig, const struct psc_command *command)

@@ -13,6 +13,12 @@ static uint64_t va_base_of(uint32_t rank)
     return (uint64_t)rank << PSC_VA_WINDOW_SHIFT; /* leaves the round's bits to the round */
 }
 
+/* The index-th of the lane's QPs. */
+static uint32_t bench_qpn(const struct bench_workers *workers, uint32_t index)
+{
+    return index << PSC_LANE_BITS | workers->rig->lane.number;
+}
+
 /* ---- Connections ---- */
 
 static struct psc_flow flow_of(const struct bench_rig *rig, uint32_t rank)
@@ -55,13 +61,13 @@ static struct psc_command connect_command(const struct bench_workers *workers, u
                                 .job = workers->job,
                                 .rank = rank,
                                 .qp = {.rank = rank,
-                                       .qpn = (index + rank) << PSC_LANE_BITS,
+                                       .qpn = bench_qpn(workers, index + rank),
                                        .start_psn = 0xffff00 + rank, /* wraps soon */
                                        .rkey = 0x1000 + rank,
                                        .va_base = va_base_of(rank),
                                        .udp_port = 0xc000,
                                        .peer = workers->ranks[rank].flow.src,
-                                       .peer_qpn = rank,
+                                       .peer_qpn = index << 8 | rank,
                                        .peer_start_psn = 0xfff000 + rank,
                                        .result_rkey = 0x2000 + rank,
                                        .result_va = (uint64_t)(rank + 1) << 32}};
@@ -159,6 +165,7 @@ struct bench_workers *bench_workers_new(struct bench_rig *rig, const struct benc
         bench_fail("%s: too much", one->name);
     workers->one = *one;
     workers->rig = rig;
+    workers->index = index;
     workers->expansion = psc_op_form(one->op)->expansion;
     workers->depth = (PSC_IO_BURST + one->ranks * one->packets - 1) / (one->ranks * one->packets);
     workers->latencies = calloc(LATENCIES_KEPT, sizeof *workers->latencies);
@@ -169,7 +176,7 @@ struct bench_workers *bench_workers_new(struct bench_rig *rig, const struct benc
         worker->local = (struct psc_local){.mac = worker->flow.src_mac, .ip = worker->flow.src};
         worker->first_psn = 0xfff000 + rank + 1;
         worker->result_psn = (0xffff00 + rank + 1) & PSC_PSN_MASK;
-        bench_frames_make(workers, rank, va_base_of(rank), 0x1000 + rank, (index + rank) << PSC_LANE_BITS);
+        bench_frames_make(workers, rank, va_base_of(rank), 0x1000 + rank, bench_qpn(workers, index + rank));
     }
     bench_frames_check(workers, 0);
     make_expected(workers);
@@ -257,7 +264,7 @@ static void note_offered(struct bench_workers *workers)
 }
 
 /* ACKs that are due, then contributions. Returns how many of the latter. */
-static uint32_t feed(struct bench_workers *workers)
+uint32_t bench_workers_feed(struct bench_workers *workers)
 {
     struct rte_mbuf *burst[PSC_IO_BURST];
     uint32_t acks = 0, count;
@@ -333,7 +340,7 @@ static void take_result(struct bench_workers *workers, uint32_t rank, struct rte
     }
 }
 
-static void take(struct bench_workers *workers, struct rte_mbuf *m, uint64_t now)
+void bench_workers_take(struct bench_workers *workers, struct rte_mbuf *m, uint64_t now)
 {
     const uint8_t *bth = rte_pktmbuf_mtod(m, const uint8_t *) + 42;
     uint32_t rank = bth[7];
@@ -352,7 +359,7 @@ static void take(struct bench_workers *workers, struct rte_mbuf *m, uint64_t now
 
 /* ---- The run ---- */
 
-static bool finished(const struct bench_workers *workers)
+bool bench_workers_finished(const struct bench_workers *workers)
 {
     for (uint32_t rank = 0; rank < workers->one.ranks; rank++)
         if (workers->ranks[rank].received_rounds != workers->stop_round || workers->ranks[rank].ack_due)
@@ -360,7 +367,7 @@ static bool finished(const struct bench_workers *workers)
     return true;
 }
 
-static uint32_t newest_round(const struct bench_workers *workers)
+uint32_t bench_workers_newest_round(const struct bench_workers *workers)
 {
     uint32_t newest = workers->ranks[0].round;
 
@@ -377,16 +384,16 @@ void bench_workers_run(struct bench_workers *workers, uint64_t ticks, struct ben
     struct bench_rig *rig = workers->rig;
     uint64_t begin = rte_rdtsc(), idle = 0;
 
-    workers->stop_round = newest_round(workers) - 1; /* nobody gets so far */
-    while (idle < 1000 && !finished(workers)) {
+    workers->stop_round = bench_workers_newest_round(workers) - 1; /* nobody gets so far */
+    while (idle < 1000 && !bench_workers_finished(workers)) {
         uint64_t start = rte_rdtsc();
-        uint32_t fed = feed(workers);
+        uint32_t fed = bench_workers_feed(workers);
         uint64_t fed_at = rte_rdtsc();
         psc_io_lane_turn(&rig->lane);
         uint64_t turned = rte_rdtsc();
         uint32_t count = rte_ring_dequeue_burst(rig->from_lane, (void **)sent, DRAIN, NULL);
         for (uint32_t i = 0; i < count; i++)
-            take(workers, sent[i], turned);
+            bench_workers_take(workers, sent[i], turned);
         uint64_t drained = rte_rdtsc();
         rte_pktmbuf_free_bulk(sent, count);
         uint64_t freed = rte_rdtsc();
@@ -396,8 +403,9 @@ void bench_workers_run(struct bench_workers *workers, uint64_t ticks, struct ben
         times->contribution_packets += fed;
         times->turns++;
         idle = fed + count > 0 ? 0 : idle + 1;
-        if (start - begin >= ticks && (int32_t)(workers->stop_round - newest_round(workers)) < 0)
-            workers->stop_round = newest_round(workers);
+        if (start - begin >= ticks &&
+            (int32_t)(workers->stop_round - bench_workers_newest_round(workers)) < 0)
+            workers->stop_round = bench_workers_newest_round(workers);
     }
     psc_io_lane_turn(&rig->lane); /* the last ACKs */
     if (idle == 1000)

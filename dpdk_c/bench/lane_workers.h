@@ -41,6 +41,7 @@ struct bench_worker {
 struct bench_workers {
     struct bench_case one;
     struct bench_rig *rig;
+    uint32_t index; /* of its first QP on the lane; frames to it carry it above the rank */
     struct psc_job *job;
     struct bench_worker ranks[PSC_MAX_RANKS];
     uint32_t depth; /* frames of a rank and packet */
@@ -57,6 +58,12 @@ struct bench_workers {
     struct psc_crc32_shift shifts[8];
     uint32_t shift_bytes[8], shift_count;
 };
+
+/* lane_workers.c: the steps of bench_workers_run, for who runs several jobs on a lane. */
+uint32_t bench_workers_feed(struct bench_workers *workers);
+void bench_workers_take(struct bench_workers *workers, struct rte_mbuf *m, uint64_t now);
+bool bench_workers_finished(const struct bench_workers *workers);
+uint32_t bench_workers_newest_round(const struct bench_workers *workers);
 
 /* lane_frames.c */
 void bench_frames_make(struct bench_workers *workers, uint32_t rank, uint64_t va_base, uint32_t rkey,

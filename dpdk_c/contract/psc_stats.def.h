@@ -81,13 +81,17 @@ struct psc_lane_stats {
     uint64_t drops[32];             /* by enum psc_drop */
     uint64_t cnps_sent;             /* congestion notifications: a request arrived with a CE mark */
     uint64_t cnps_received;         /* counted; they do not slow a QP down yet */
-    uint64_t rx_missed;  /* frames that the port dropped before the lane fetched them; by the EAL thread */
-    uint64_t rx_no_mbuf; /* times that the port found no mbuf to receive into; by the EAL thread */
+    uint64_t rx_missed;  /* frames that the lane did not fetch in time: those that its dispatcher had to drop,
+                            and at the  first lane of a port all that the port dropped; by the EAL thread */
+    uint64_t rx_no_mbuf; /* times that the port found no mbuf to receive into, at its first lane; by the EAL
+                            thread */
     uint64_t reserved[12];
 };
 
-/* 256 bytes. `generation` is odd while the control core changes the row's identity: read it, the row, and it
- * again. Counters are written by the job's lane. A free row has state 0. */
+/* 256 bytes: what one lane has of a job. Rows of one name and start_time_us are one life of it: its counters
+ * are their sums, but for `faults`, which every lane counts. `generation` is odd while the control core
+ * changes the row's identity: read it, the row, and it again. Counters are written by the job's lane. A free
+ * row has state 0. */
 struct psc_job_stats {
     uint64_t generation;
     uint32_t state; /* 0 free, 1 joining, 2 ready, 3 ended (the row stays until it is needed again) */

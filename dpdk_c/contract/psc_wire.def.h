@@ -99,9 +99,10 @@ enum psc_pool_class { PSC_POOL_DATA = 0, PSC_POOL_SMALL = 1, PSC_POOL_CLASS_COUN
 #define PSC_VA_BASE_BITS    62
 
 /* Op window 0 is the probe; window k (1..PSC_MAX_OPS) is the k-th op of the join message. */
-#define PSC_MAX_OPS   15
-#define PSC_MAX_RANKS 64
-#define PSC_MAX_POOLS 8
+#define PSC_MAX_OPS       15
+#define PSC_MAX_RANKS     64
+#define PSC_MAX_POOLS     8  /* of a job, on each of its lanes */
+#define PSC_MAX_JOB_POOLS 32 /* on all of them */
 #define PSC_MAX_CHUNK_BYTES                                                                                  \
     8388608 /* of a slot, which holds a result; a contribution has 1/expansion of it */
 #define PSC_MAX_WINDOW 128

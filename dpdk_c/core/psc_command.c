@@ -216,6 +216,8 @@ bool psc_lane_apply(struct psc_lane *lane, const struct psc_command *command, ui
         return leave(lane, command->job, command->rank, command->received);
     case PSC_CMD_DETACH:
         return detach(lane, command->job);
+    case PSC_CMD_FREEZE:
+        return psc_job_freeze(lane, command->job);
     }
     return false;
 }

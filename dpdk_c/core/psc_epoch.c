@@ -27,6 +27,16 @@ static bool owed(const struct psc_job *job, const struct psc_qp *qp)
            !psc_pool_has_all(&qp->pool->pool, qp->spec.rank);
 }
 
+/* Nothing is executed or sent any more; the FAULT that tells it. */
+static struct psc_event halt(struct psc_job *job)
+{
+    if (job->state == PSC_JOB_RUNNING) /* else END has counted it */
+        psc_count_fault(job);
+    job->state = PSC_JOB_HALTED;
+    stop_qps(job, UINT64_MAX);
+    return psc_event_of(PSC_EVENT_FAULT, job);
+}
+
 void psc_fault_job(struct psc_lane *lane, const struct psc_qp *qp, uint32_t round,
                    const struct psc_refusal *why)
 {
@@ -39,12 +49,7 @@ void psc_fault_job(struct psc_lane *lane, const struct psc_qp *qp, uint32_t roun
     }
     if (job->state != PSC_JOB_RUNNING && job->state != PSC_JOB_ENDING)
         return;
-    if (job->state == PSC_JOB_RUNNING) /* else END has counted it */
-        psc_count_fault(job);
-    job->state = PSC_JOB_HALTED;
-    stop_qps(job, UINT64_MAX);
-
-    struct psc_event event = psc_event_of(PSC_EVENT_FAULT, job);
+    struct psc_event event = halt(job);
     event.pool = qp->pool->index;
     event.rank = qp->spec.rank;
     event.round = round;
@@ -65,6 +70,17 @@ bool psc_job_halt(struct psc_lane *lane, struct psc_job *job, uint32_t rank, uin
         return false;
     for (uint32_t i = 0; i < job->spec.pool_count; i++)
         psc_fault_job(lane, &job->pools[i].qps[rank], job->pools[i].pool.completed_rounds, &why);
+    return true;
+}
+
+bool psc_job_freeze(struct psc_lane *lane, struct psc_job *job)
+{
+    if (!psc_job_attached(job))
+        return false;
+    if (job->state == PSC_JOB_HALTED)
+        return true;
+    struct psc_event event = halt(job);
+    psc_event_push(lane, &event);
     return true;
 }
 

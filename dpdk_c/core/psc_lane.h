@@ -25,7 +25,8 @@ struct psc_lane_config {
     struct psc_ip gateway; /* next hop for peers outside the prefix; all zero: none */
     uint8_t prefix_bits;   /* of our address, 0..32 (IPv4) or 0..128 */
     uint8_t dscp;
-    uint8_t lane;                 /* its number: low bits of its QPNs */
+    uint8_t lane;     /* its number: low bits of its QPNs */
+    bool silent_host; /* another lane answers neighbours and pings for the address; this one only learns */
     uint16_t max_unacked_packets; /* 128 */
     uint64_t retransmit_ns;       /* 4.096 us * 2^n */
     uint8_t retries;              /* 6 */
@@ -119,7 +120,10 @@ struct psc_qp_spec {
 struct psc_job *psc_job_new(const struct psc_job_spec *spec, const struct psc_memory *memory);
 void psc_job_free(struct psc_job *job);
 
-/* A job on its lane is running from ATTACH on, halted after FAULT, running again after RESUME; ending after
+/* What a lane has of a job whose pools lie on several lanes is a job of its own here; whoever commands them
+ * keeps them together (FREEZE).
+ *
+ * A job on its lane is running from ATTACH on, halted after FAULT, running again after RESUME; ending after
  * END (until a FAULT), and ended after ENDED. Halted and ended jobs neither execute nor send. DETACH leads
  * out of every state. */
 enum psc_command_kind {
@@ -157,6 +161,11 @@ enum psc_command_kind {
      * FAULT for which every turn since had no room is dropped, here and by RESUME: the control core has told
      * the worker more than a NAK says, and the worker's NIC gives up by itself on a QPN that is unknown. */
     PSC_CMD_DETACH,
+    /* job: what another lane has of it has halted, so this halts, too, from ending and from ended as well,
+     * since its workers flush all their QPs. Answered by FAULT with PSC_FAULT_NONE; halted already: its own
+     * FAULT is on its way.
+     */
+    PSC_CMD_FREEZE,
 };
 struct psc_command {
     enum psc_command_kind kind;

@@ -132,6 +132,7 @@ void psc_forget_qps(struct psc_lane *lane, struct psc_job *job, enum psc_qp_stat
 
 /* psc_epoch.c: from one epoch to the next, or to the end. */
 bool psc_job_halt(struct psc_lane *lane, struct psc_job *job, uint32_t rank, uint32_t fault);
+bool psc_job_freeze(struct psc_lane *lane, struct psc_job *job);
 bool psc_job_resume(struct psc_lane *lane, struct psc_job *job);
 bool psc_job_end(struct psc_lane *lane, struct psc_job *job, uint64_t dead_ranks);
 /* An epoch has ended by a fault. */

@@ -62,10 +62,10 @@ void psc_receive_frame(struct psc_lane *lane, const struct psc_frame *frame, str
         break;
     case PSC_FRAME_NEIGHBOUR:
         psc_neighbour_learn(lane, frame);
-        why = psc_answer_host(lane, frame, out);
+        why = lane->config.silent_host ? PSC_DROP_NONE : psc_answer_host(lane, frame, out);
         break;
     case PSC_FRAME_PING:
-        why = psc_answer_host(lane, frame, out);
+        why = lane->config.silent_host ? PSC_DROP_NONE : psc_answer_host(lane, frame, out);
         break;
     case PSC_FRAME_DROP:
         break;

@@ -16,6 +16,11 @@ _Static_assert((int)PSC_CTL_EAL == PSC_IO_EAL && (int)PSC_CTL_LANE_CORE == PSC_I
                    (int)PSC_CTL_PORT_SETUP == PSC_IO_PORT_SETUP &&
                    (int)PSC_CTL_MTU_TOO_SMALL == PSC_IO_MTU_TOO_SMALL && (int)PSC_CTL_MEMORY == PSC_IO_MEMORY,
                "codes of ctl/ and io/");
+_Static_assert((int)PSC_CTL_STEER_PORT == PSC_IO_STEER_PORT && (int)PSC_CTL_STEER_QPN == PSC_IO_STEER_QPN &&
+                   (int)PSC_CTL_STEER_ADDRESS == PSC_IO_STEER_ADDRESS &&
+                   (int)PSC_CTL_STEER_DISPATCHER == PSC_IO_STEER_DISPATCHER &&
+                   PSC_CTL_NO_CORE == PSC_IO_NO_CORE && PSC_CTL_WHY_BYTES == PSC_IO_WHY_BYTES,
+               "steerings of ctl/ and io/");
 
 #define WATCH_NS 500000000
 
@@ -75,12 +80,19 @@ static struct psc_io_config io_config(const struct psc_ctl_config *config)
             (struct psc_io_port_config){.devargs = config->ports[i].devargs,
                                         .pci = config->ports[i].pci != 0,
                                         .rx_ring_packets = (uint16_t)config->ports[i].rx_ring_packets,
-                                        .tx_ring_packets = (uint16_t)config->ports[i].tx_ring_packets};
-    memcpy(io.lane_cores, config->lane_cores, sizeof io.lane_cores);
-    memcpy(io.lane.local.ip.b, config->address, sizeof io.lane.local.ip.b);
-    memcpy(io.lane.gateway.b, config->gateway, sizeof io.lane.gateway.b);
+                                        .tx_ring_packets = (uint16_t)config->ports[i].tx_ring_packets,
+                                        .dispatcher_core = config->ports[i].dispatcher_core};
+    for (uint32_t i = 0; i < config->lane_count; i++) {
+        const struct psc_ctl_lane_config *from = &config->lanes[i];
+
+        io.lanes[i] = (struct psc_io_lane_config){
+            .core = from->core, .port = from->port, .prefix_bits = (uint8_t)from->prefix_bits};
+        memcpy(io.lanes[i].ip.b, from->address, sizeof io.lanes[i].ip.b);
+        memcpy(io.lanes[i].gateway.b, from->gateway, sizeof io.lanes[i].gateway.b);
+    }
+    io.steering = (enum psc_io_steering)config->steering;
+    io.lane.local.ip = io.lanes[0].ip; /* its family is every lane's */
     io.lane.local.vlan = (uint16_t)config->vlan;
-    io.lane.prefix_bits = (uint8_t)config->prefix_bits;
     io.lane.dscp = (uint8_t)config->dscp;
     io.lane.max_unacked_packets = (uint16_t)config->max_unacked_packets;
     io.lane.retransmit_ns = 4096ull << config->retransmit_exponent;
@@ -190,10 +202,26 @@ static enum psc_ctl_code start_eal_thread(char *text)
     return (enum psc_ctl_code)psc_ctl.error.status;
 }
 
+/* Every lane's port is there, and every port has a lane. */
+static bool lanes_are_sane(const struct psc_ctl_config *config)
+{
+    uint32_t ports = 0;
+
+    if (config->port_count == 0 || config->port_count > PSC_CTL_MAX_PORTS || config->lane_count == 0 ||
+        config->lane_count > PSC_CTL_MAX_LANES || config->steering >= PSC_CTL_STEER_COUNT)
+        return false;
+    for (uint32_t i = 0; i < config->lane_count; i++) {
+        if (config->lanes[i].port >= config->port_count)
+            return false;
+        ports |= 1u << config->lanes[i].port;
+    }
+    return ports == (1u << config->port_count) - 1;
+}
+
 static bool config_is_sane(const struct psc_ctl_config *config)
 {
-    return config->port_count == 1 && config->lane_count == 1 && config->max_jobs > 0 &&
-           config->job_rows >= config->max_jobs && config->retransmit_exponent > 0 &&
+    return lanes_are_sane(config) && config->max_jobs > 0 &&
+           config->job_rows >= config->max_jobs * config->lane_count && config->retransmit_exponent > 0 &&
            config->retransmit_exponent < 32 &&
            memchr(config->stats_path, '\0', sizeof config->stats_path) != NULL;
 }
@@ -208,10 +236,11 @@ enum psc_ctl_code psc_ctl_start(const struct psc_ctl_config *config, char *text)
         snprintf(text, PSC_CTL_TEXT_BYTES, "the data plane starts once per process");
         return PSC_CTL_STATE;
     }
-    /* Tables of ports and lanes are arrays; steering several of each is not built. */
     if (!config_is_sane(config)) {
         snprintf(text, PSC_CTL_TEXT_BYTES,
-                 "one port, one lane and at least one job with its row are supported");
+                 "1 to %d ports with a lane each, 1 to %d lanes, and a job at least with a row for each lane "
+                 "can be",
+                 PSC_CTL_MAX_PORTS, PSC_CTL_MAX_LANES);
         return PSC_CTL_ARGUMENT;
     }
     psc_ctl.config = *config;
@@ -229,6 +258,7 @@ void psc_ctl_heartbeat(void)
 {
     if (psc_ctl.segment != NULL)
         psc_segment_heartbeat(psc_ctl.segment);
+    psc_ctl_freeze_owed();
 }
 
 static void wish(int what)
@@ -249,7 +279,7 @@ void psc_ctl_stop(void)
         pthread_cond_wait(&psc_ctl.changed, &psc_ctl.lock);
     pthread_mutex_unlock(&psc_ctl.lock);
     for (uint32_t i = 0; i < psc_ctl.config.max_jobs; i++)
-        if (psc_ctl.entries[i].job != NULL)
+        if (psc_ctl.entries[i].number != 0)
             psc_ctl_entry_free(&psc_ctl.entries[i]);
     wish(PSC_EAL_CLOSE);
     pthread_join(psc_ctl.eal_thread, NULL);

@@ -1,6 +1,7 @@
-/* Jobs as Python sees them: open, connect, leave, close, and the lanes' events on the way back. Memory is
- * taken and given back here, by the control thread; a lane only ever borrows a job between ATTACH and
- * DETACHED. */
+/* Jobs as Python sees them: open, connect, leave, close. A job lies on as many lanes as its pools name, and
+ * each lane has a part of it that it takes for a whole; what concerns all of it is commanded to all lanes or
+ * to none. Memory is taken and given back here, by the control thread; a lane only ever borrows its part
+ * between ATTACH and DETACHED. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -8,19 +9,13 @@
 #include "psc_ctl_internal.h"
 #include "psc_spec.h"
 
-_Static_assert((int)PSC_CTL_EVENT_CONNECTED == PSC_EVENT_CONNECTED &&
-                   (int)PSC_CTL_EVENT_PROBED == PSC_EVENT_PROBED &&
-                   (int)PSC_CTL_EVENT_WAITING == PSC_EVENT_WAITING &&
-                   (int)PSC_CTL_EVENT_FAULT == PSC_EVENT_FAULT &&
-                   (int)PSC_CTL_EVENT_ENDED == PSC_EVENT_ENDED && (int)PSC_CTL_EVENT_LEFT == PSC_EVENT_LEFT &&
-                   (int)PSC_CTL_EVENT_DETACHED == PSC_EVENT_DETACHED,
-               "event kinds of ctl/ and core/");
 _Static_assert((int)PSC_CTL_COMMAND_ATTACH == PSC_CMD_ATTACH &&
                    (int)PSC_CTL_COMMAND_CONNECT == PSC_CMD_CONNECT &&
                    (int)PSC_CTL_COMMAND_HALT == PSC_CMD_HALT &&
                    (int)PSC_CTL_COMMAND_RESUME == PSC_CMD_RESUME && (int)PSC_CTL_COMMAND_END == PSC_CMD_END &&
                    (int)PSC_CTL_COMMAND_LEAVE == PSC_CMD_LEAVE &&
-                   (int)PSC_CTL_COMMAND_DETACH == PSC_CMD_DETACH,
+                   (int)PSC_CTL_COMMAND_DETACH == PSC_CMD_DETACH &&
+                   (int)PSC_CTL_COMMAND_FREEZE == PSC_CMD_FREEZE,
                "command kinds of ctl/ and core/");
 
 struct psc_ctl_entry *psc_ctl_find(uint32_t job)
@@ -30,7 +25,7 @@ struct psc_ctl_entry *psc_ctl_find(uint32_t job)
     for (uint32_t i = 0; i < psc_ctl.config.max_jobs; i++) {
         struct psc_ctl_entry *entry = &psc_ctl.entries[i];
 
-        if (entry->job != NULL && entry->number == job && !entry->closing)
+        if (entry->number != 0 && entry->number == job && !entry->closing)
             return entry;
     }
     return NULL;
@@ -39,7 +34,7 @@ struct psc_ctl_entry *psc_ctl_find(uint32_t job)
 static struct psc_ctl_entry *free_entry(void)
 {
     for (uint32_t i = 0; i < psc_ctl.config.max_jobs; i++)
-        if (psc_ctl.entries[i].job == NULL)
+        if (psc_ctl.entries[i].number == 0)
             return &psc_ctl.entries[i];
     return NULL;
 }
@@ -57,25 +52,36 @@ static uint32_t qp_count(const struct psc_ctl_entry *entry)
     return entry->pool_count * entry->world_size;
 }
 
+static struct psc_ctl_qpns *qpns_of(const struct psc_ctl_entry *entry, uint32_t qp)
+{
+    return &psc_ctl.qpns[entry->shards[entry->shard_of[qp / entry->world_size]].lane];
+}
+
 /* Sends the first `count` of an epoch's QPNs to quarantine. */
 static void retire_qps(const struct psc_ctl_entry *entry, struct psc_ctl_qp *qps, uint32_t count)
 {
     uint64_t now_us = monotonic_us();
 
     for (uint32_t i = 0; i < count; i++)
-        psc_ctl_qp_retire(&psc_ctl.qpns[entry->lane], qps[i].qpn, now_us);
+        psc_ctl_qp_retire(qpns_of(entry, i), qps[i].qpn, now_us);
     free(qps);
 }
 
+/* Also what psc_ctl_job_open has taken so far. */
 void psc_ctl_entry_free(struct psc_ctl_entry *entry)
 {
-    psc_segment_set_row_state(entry->row, PSC_JOB_ROW_ENDED);
-    retire_qps(entry, entry->qps, qp_count(entry));
-    psc_job_free(entry->job);
+    for (uint32_t i = 0; i < entry->shard_count; i++) {
+        if (entry->shards[i].row != NULL)
+            psc_segment_set_row_state(entry->shards[i].row, PSC_JOB_ROW_ENDED);
+        if (entry->shards[i].job != NULL)
+            psc_job_free(entry->shards[i].job);
+    }
+    if (entry->qps != NULL)
+        retire_qps(entry, entry->qps, qp_count(entry));
     memset(entry, 0, sizeof *entry);
 }
 
-/* Our ends of an epoch's QPs. NULL: the lane has no QPNs left. */
+/* Our ends of an epoch's QPs. NULL: a lane has no QPNs left. */
 static struct psc_ctl_qp *make_qps(const struct psc_ctl_entry *entry)
 {
     uint64_t now_us = monotonic_us();
@@ -83,49 +89,102 @@ static struct psc_ctl_qp *make_qps(const struct psc_ctl_entry *entry)
 
     if (qps == NULL)
         return NULL;
-    for (uint32_t i = 0; i < qp_count(entry); i++)
-        if (!psc_ctl_qp_new(&psc_ctl.qpns[entry->lane], entry->lane, now_us, &qps[i])) {
+    for (uint32_t i = 0; i < qp_count(entry); i++) {
+        uint32_t lane = entry->shards[entry->shard_of[i / entry->world_size]].lane;
+
+        if (!psc_ctl_qp_new(qpns_of(entry, i), lane, now_us, &qps[i])) {
             retire_qps(entry, qps, i);
             return NULL;
         }
+    }
     return qps;
 }
 
-static struct psc_job *make_job(const struct psc_ctl_job *spec, struct psc_ctl_entry *entry)
+/* Which lane has which pools. */
+static void make_shards(const struct psc_ctl_job *spec, struct psc_ctl_entry *entry)
 {
-    struct psc_job_spec job = {.world_size = spec->world_size,
-                               .mtu = spec->mtu,
-                               .op_count = spec->op_count,
-                               .pool_count = spec->pool_count,
-                               .stats = entry->row,
-                               .tag = entry->number};
+    for (uint32_t pool = 0; pool < spec->pool_count; pool++) {
+        uint32_t i = 0;
+
+        while (i < entry->shard_count && entry->shards[i].lane != spec->pools[pool].lane)
+            i++;
+        if (i == entry->shard_count)
+            entry->shards[entry->shard_count++].lane = spec->pools[pool].lane;
+        entry->shard_of[pool] = i;
+        entry->index_of[pool] = entry->shards[i].pool_count;
+        entry->shards[i].pools[entry->shards[i].pool_count++] = pool;
+    }
+}
+
+static bool claim_rows(const struct psc_ctl_job *spec, struct psc_ctl_entry *entry)
+{
+    struct psc_job_row_identity identity = {.name = spec->name,
+                                            .world_size = spec->world_size,
+                                            .epoch = spec->epoch,
+                                            .start_time_us = psc_segment_now_us()};
+
+    for (uint32_t i = 0; i < entry->shard_count; i++) {
+        identity.lane = entry->shards[i].lane;
+        entry->shards[i].row = psc_segment_claim_row(psc_ctl.segment, &identity);
+        if (entry->shards[i].row == NULL)
+            return false;
+    }
+    return true;
+}
+
+static bool make_jobs(const struct psc_ctl_job *spec, struct psc_ctl_entry *entry)
+{
+    struct psc_job_spec job = {
+        .world_size = spec->world_size, .mtu = spec->mtu, .op_count = spec->op_count, .tag = entry->number};
 
     memcpy(job.ops, spec->ops, sizeof job.ops);
     memcpy(job.tables, spec->tables, sizeof job.tables);
-    for (uint32_t i = 0; i < spec->pool_count; i++)
-        job.pools[i] = (struct psc_pool_spec){.pool_class = spec->pools[i].pool_class,
-                                              .window = spec->pools[i].window,
-                                              .chunk_bytes = spec->pools[i].chunk_bytes};
-    return psc_job_new(&job, psc_io_memory(psc_ctl.io, spec->lane));
+    for (uint32_t i = 0; i < entry->shard_count; i++) {
+        struct psc_ctl_shard *shard = &entry->shards[i];
+
+        job.stats = shard->row;
+        job.pool_count = shard->pool_count;
+        for (uint32_t k = 0; k < shard->pool_count; k++) {
+            const struct psc_ctl_pool *pool = &spec->pools[shard->pools[k]];
+
+            job.pools[k] = (struct psc_pool_spec){
+                .pool_class = pool->pool_class, .window = pool->window, .chunk_bytes = pool->chunk_bytes};
+        }
+        shard->job = psc_job_new(&job, psc_io_memory(psc_ctl.io, shard->lane));
+        if (shard->job == NULL)
+            return false;
+    }
+    return true;
 }
 
 /* Gives back what psc_ctl_job_open has taken so far. */
 static enum psc_ctl_code undo_open(struct psc_ctl_entry *entry, enum psc_ctl_code code)
 {
-    if (entry->row != NULL)
-        psc_segment_set_row_state(entry->row, PSC_JOB_ROW_ENDED);
-    if (entry->qps != NULL)
-        retire_qps(entry, entry->qps, qp_count(entry));
-    if (entry->job != NULL)
-        psc_job_free(entry->job);
-    memset(entry, 0, sizeof *entry);
+    psc_ctl_entry_free(entry);
     return code;
+}
+
+static enum psc_ctl_code command_shard(const struct psc_ctl_shard *shard, struct psc_command *command)
+{
+    command->job = shard->job;
+    return psc_io_command(psc_ctl.io, shard->lane, command) ? PSC_CTL_OK : PSC_CTL_BUSY;
+}
+
+/* To all lanes, or to none if one does not take it. */
+static enum psc_ctl_code command_all(const struct psc_ctl_entry *entry, struct psc_command *command)
+{
+    for (uint32_t i = 0; i < entry->shard_count; i++)
+        if (entry->shards[i].job != NULL && !psc_io_takes_command(psc_ctl.io, entry->shards[i].lane))
+            return PSC_CTL_BUSY;
+    for (uint32_t i = 0; i < entry->shard_count; i++)
+        if (entry->shards[i].job != NULL)
+            (void)command_shard(&entry->shards[i], command);
+    return PSC_CTL_OK;
 }
 
 enum psc_ctl_code psc_ctl_job_open(const struct psc_ctl_job *spec, uint32_t *job, struct psc_ctl_qp *qps,
                                    char *text)
 {
-    struct psc_job_row_identity identity = {spec->name, spec->world_size, spec->epoch, spec->lane};
     struct psc_command attach = {.kind = PSC_CMD_ATTACH};
     struct psc_ctl_entry *entry;
 
@@ -137,30 +196,21 @@ enum psc_ctl_code psc_ctl_job_open(const struct psc_ctl_job *spec, uint32_t *job
     if (entry == NULL)
         return PSC_CTL_TOO_MANY_JOBS;
     entry->number = ++psc_ctl.next_number;
-    entry->lane = spec->lane;
     entry->world_size = spec->world_size;
     entry->pool_count = spec->pool_count;
+    make_shards(spec, entry);
     entry->qps = make_qps(entry);
     if (entry->qps == NULL)
         return undo_open(entry, PSC_CTL_NO_QPN);
-    entry->row = psc_segment_claim_row(psc_ctl.segment, &identity);
-    if (entry->row == NULL)
+    if (!claim_rows(spec, entry))
         return undo_open(entry, PSC_CTL_TOO_MANY_JOBS);
-    entry->job = make_job(spec, entry);
-    if (entry->job == NULL)
+    if (!make_jobs(spec, entry))
         return undo_open(entry, PSC_CTL_MEMORY);
-    attach.job = entry->job;
-    if (!psc_io_command(psc_ctl.io, entry->lane, &attach))
+    if (command_all(entry, &attach) != PSC_CTL_OK)
         return undo_open(entry, PSC_CTL_BUSY);
     memcpy(qps, entry->qps, qp_count(entry) * sizeof *qps);
     *job = entry->number;
     return PSC_CTL_OK;
-}
-
-static enum psc_ctl_code command(const struct psc_ctl_entry *entry, struct psc_command *command)
-{
-    command->job = entry->job;
-    return psc_io_command(psc_ctl.io, entry->lane, command) ? PSC_CTL_OK : PSC_CTL_BUSY;
 }
 
 enum psc_ctl_code psc_ctl_qp_connect(uint32_t job, uint32_t pool, uint32_t rank,
@@ -175,7 +225,7 @@ enum psc_ctl_code psc_ctl_qp_connect(uint32_t job, uint32_t pool, uint32_t rank,
     if (pool >= entry->pool_count || rank >= entry->world_size)
         return PSC_CTL_ARGUMENT;
     ours = &entry->qps[pool * entry->world_size + rank];
-    connect.qp = (struct psc_qp_spec){.pool = pool,
+    connect.qp = (struct psc_qp_spec){.pool = entry->index_of[pool],
                                       .rank = rank,
                                       .qpn = ours->qpn,
                                       .start_psn = ours->start_psn,
@@ -188,7 +238,7 @@ enum psc_ctl_code psc_ctl_qp_connect(uint32_t job, uint32_t pool, uint32_t rank,
                                       .result_va = peer->result_va,
                                       .received = peer->received};
     memcpy(connect.qp.peer.b, peer->address, sizeof connect.qp.peer.b);
-    return command(entry, &connect);
+    return command_shard(&entry->shards[entry->shard_of[pool]], &connect);
 }
 
 enum psc_ctl_code psc_ctl_job_ready(uint32_t job)
@@ -197,7 +247,8 @@ enum psc_ctl_code psc_ctl_job_ready(uint32_t job)
 
     if (entry == NULL)
         return PSC_CTL_NO_JOB;
-    psc_segment_set_row_state(entry->row, PSC_JOB_ROW_READY);
+    for (uint32_t i = 0; i < entry->shard_count; i++)
+        psc_segment_set_row_state(entry->shards[i].row, PSC_JOB_ROW_READY);
     return PSC_CTL_OK;
 }
 
@@ -210,7 +261,9 @@ enum psc_ctl_code psc_ctl_job_halt(uint32_t job, uint32_t rank, uint32_t fault)
         return PSC_CTL_NO_JOB;
     if (rank >= entry->world_size || fault == PSC_FAULT_NONE || fault >= PSC_FAULT_COUNT)
         return PSC_CTL_ARGUMENT;
-    return command(entry, &halt);
+    /* Running, one lane's FAULT halts the others; ending, only a lane that owes the rank a result says FAULT.
+     */
+    return entry->ending ? command_all(entry, &halt) : command_shard(&entry->shards[0], &halt);
 }
 
 enum psc_ctl_code psc_ctl_job_resume(uint32_t job, uint32_t epoch, struct psc_ctl_qp *qps)
@@ -226,15 +279,18 @@ enum psc_ctl_code psc_ctl_job_resume(uint32_t job, uint32_t epoch, struct psc_ct
     fresh = make_qps(entry); /* before the old ones are given up: when there are none, nothing has changed */
     if (fresh == NULL)
         return PSC_CTL_NO_QPN;
-    if (command(entry, &resume) != PSC_CTL_OK) {
+    if (command_all(entry, &resume) != PSC_CTL_OK) {
         retire_qps(entry, fresh, qp_count(entry));
         return PSC_CTL_BUSY;
     }
     /* Commands stay in order: the lane forgets the old QPNs before anybody can connect one in their place. */
     retire_qps(entry, entry->qps, qp_count(entry));
     entry->qps = fresh;
-    entry->halted = false;
-    psc_segment_begin_epoch(entry->row, epoch);
+    entry->halted = entry->ending = false;
+    for (uint32_t i = 0; i < entry->shard_count; i++) {
+        entry->shards[i].halted = entry->shards[i].ended = false;
+        psc_segment_begin_epoch(entry->shards[i].row, epoch);
+    }
     memcpy(qps, entry->qps, qp_count(entry) * sizeof *qps);
     return PSC_CTL_OK;
 }
@@ -242,11 +298,16 @@ enum psc_ctl_code psc_ctl_job_resume(uint32_t job, uint32_t epoch, struct psc_ct
 enum psc_ctl_code psc_ctl_job_end(uint32_t job, uint64_t dead_ranks)
 {
     struct psc_command end = {.kind = PSC_CMD_END, .ranks = dead_ranks};
-    const struct psc_ctl_entry *entry = psc_ctl_find(job);
+    struct psc_ctl_entry *entry = psc_ctl_find(job);
+    enum psc_ctl_code code;
 
     if (entry == NULL)
         return PSC_CTL_NO_JOB;
-    return entry->halted ? PSC_CTL_STATE : command(entry, &end);
+    if (entry->halted)
+        return PSC_CTL_STATE;
+    code = command_all(entry, &end);
+    entry->ending = entry->ending || code == PSC_CTL_OK;
+    return code;
 }
 
 enum psc_ctl_code psc_ctl_rank_leave(uint32_t job, uint32_t rank, const uint32_t *received)
@@ -258,8 +319,17 @@ enum psc_ctl_code psc_ctl_rank_leave(uint32_t job, uint32_t rank, const uint32_t
         return PSC_CTL_NO_JOB;
     if (rank >= entry->world_size)
         return PSC_CTL_ARGUMENT;
-    memcpy(leave.received, received, entry->pool_count * sizeof *received);
-    return command(entry, &leave);
+    for (uint32_t i = 0; i < entry->shard_count; i++)
+        if (!psc_io_takes_command(psc_ctl.io, entry->shards[i].lane))
+            return PSC_CTL_BUSY;
+    for (uint32_t i = 0; i < entry->shard_count; i++) {
+        const struct psc_ctl_shard *shard = &entry->shards[i];
+
+        for (uint32_t k = 0; k < shard->pool_count; k++)
+            leave.received[k] = received[shard->pools[k]];
+        (void)command_shard(shard, &leave);
+    }
+    return PSC_CTL_OK;
 }
 
 enum psc_ctl_code psc_ctl_job_close(uint32_t job)
@@ -270,51 +340,7 @@ enum psc_ctl_code psc_ctl_job_close(uint32_t job)
 
     if (entry == NULL)
         return PSC_CTL_NO_JOB;
-    code = command(entry, &detach);
+    code = command_all(entry, &detach);
     entry->closing = code == PSC_CTL_OK;
     return code;
-}
-
-/* ---- Events ---- */
-
-int psc_ctl_event_fd(void)
-{
-    return psc_ctl.io == NULL ? -1 : psc_io_event_fd(psc_ctl.io);
-}
-
-static struct psc_ctl_entry *entry_of(const struct psc_job *job)
-{
-    for (uint32_t i = 0; i < psc_ctl.config.max_jobs; i++)
-        if (psc_ctl.entries[i].job == job)
-            return &psc_ctl.entries[i];
-    return NULL;
-}
-
-int psc_ctl_next_event(struct psc_ctl_event *event)
-{
-    struct psc_io_event from;
-    struct psc_ctl_entry *entry;
-
-    do {
-        if (psc_ctl.io == NULL || !psc_io_next_event(psc_ctl.io, &from))
-            return 0;
-        entry = entry_of(from.event.job);
-    } while (entry == NULL);
-    *event =
-        (struct psc_ctl_event){.kind = from.rejected ? PSC_CTL_EVENT_REJECTED : (uint32_t)from.event.kind,
-                               .job = entry->number,
-                               .pool = from.event.pool,
-                               .rank = from.event.rank,
-                               .round = from.event.round,
-                               .ranks = from.event.ranks,
-                               .fault = from.event.fault,
-                               .expected = from.event.expected,
-                               .got = from.rejected ? from.rejected_kind : from.event.got};
-    memcpy(event->complete, from.event.complete, sizeof event->complete);
-    if (event->kind == PSC_CTL_EVENT_FAULT)
-        entry->halted = true;
-    if (event->kind == PSC_CTL_EVENT_DETACHED ||
-        (event->kind == PSC_CTL_EVENT_REJECTED && event->got == PSC_CMD_ATTACH))
-        psc_ctl_entry_free(entry);
-    return 1;
 }

@@ -7,9 +7,11 @@
 #define PSC_CTL_VERSION    5
 #define PSC_CTL_MAX_PORTS  4
 #define PSC_CTL_MAX_LANES  16
-#define PSC_CTL_MAX_POOLS  8
+#define PSC_CTL_MAX_POOLS  32 /* of a job, on all its lanes; PSC_MAX_POOLS on each */
 #define PSC_CTL_MAX_OPS    15
 #define PSC_CTL_TEXT_BYTES 512
+#define PSC_CTL_WHY_BYTES  256
+#define PSC_CTL_NO_CORE    4294967295
 
 enum psc_ctl_code {
     PSC_CTL_OK = 0,
@@ -36,20 +38,38 @@ struct psc_ctl_port_config {
     uint32_t pci; /* 1: named to EAL by -a, 0: a virtual device */
     uint32_t rx_ring_packets;
     uint32_t tx_ring_packets;
+    uint32_t dispatcher_core; /* CPU number of the core that sorts its packets to its lanes, should nothing
+                                 better work; PSC_CTL_NO_CORE: none */
 };
 
-/* IP addresses are 16 bytes; IPv4 as ::ffff:a.b.c.d. */
+/* How the packets of a port find their lane. */
+enum psc_ctl_steering {
+    PSC_CTL_STEER_AUTO = 0,       /* in a configuration: the best that works */
+    PSC_CTL_STEER_PORT = 1,       /* one lane has the port for itself */
+    PSC_CTL_STEER_QPN = 2,        /* flow rules on the QPN's low bits */
+    PSC_CTL_STEER_ADDRESS = 3,    /* flow rules on an IP address of each lane's own */
+    PSC_CTL_STEER_DISPATCHER = 4, /* a core of its own reads the port and hands frames over */
+    PSC_CTL_STEER_COUNT = 5
+};
+
+/* One lane. IP addresses are 16 bytes; IPv4 as ::ffff:a.b.c.d. */
+struct psc_ctl_lane_config {
+    uint32_t core; /* CPU number */
+    uint32_t port;
+    uint8_t address[16]; /* its port's, or one of its own for PSC_CTL_STEER_ADDRESS */
+    uint8_t gateway[16]; /* all zero: none */
+    uint32_t prefix_bits;
+};
+
 struct psc_ctl_config {
     struct psc_ctl_port_config ports[PSC_CTL_MAX_PORTS];
     uint32_t port_count;
-    uint32_t lane_cores[PSC_CTL_MAX_LANES]; /* CPU numbers */
+    struct psc_ctl_lane_config lanes[PSC_CTL_MAX_LANES]; /* every port has one at least */
     uint32_t lane_count;
+    uint32_t steering; /* enum psc_ctl_steering, of ports that lanes share */
     uint32_t huge_pages;
     uint32_t memory_mib;
     uint32_t idle_sleep_us;
-    uint8_t address[16];
-    uint8_t gateway[16]; /* all zero: none */
-    uint32_t prefix_bits;
     uint32_t vlan;
     uint32_t dscp;
     uint32_t roce_mtu; /* bytes; 0: the largest that the link carries */
@@ -59,20 +79,20 @@ struct psc_ctl_config {
     uint32_t progress_us;      /* a fault after this long without progress */
     uint32_t waiting_event_us; /* a WAITING event after this long, and again each time */
     uint32_t max_jobs;
-    uint32_t
-        job_rows; /* of the statistics segment: more than max_jobs, so that ended jobs can still be read */
+    uint32_t job_rows; /* of the statistics segment, one per job and lane: for more than max_jobs, so that
+                          ended jobs can still be read */
     char stats_path[256];
 };
 
 struct psc_ctl_pool {
     uint32_t pool_class; /* enum psc_pool_class */
+    uint32_t lane;
     uint32_t window;
     uint32_t chunk_bytes;
 };
 
 struct psc_ctl_job {
     char name[96];
-    uint32_t lane;
     uint32_t world_size;
     uint32_t mtu;
     uint32_t epoch;
@@ -121,7 +141,8 @@ enum psc_ctl_command {
     PSC_CTL_COMMAND_RESUME = 4,
     PSC_CTL_COMMAND_END = 5,
     PSC_CTL_COMMAND_LEAVE = 6,
-    PSC_CTL_COMMAND_DETACH = 7
+    PSC_CTL_COMMAND_DETACH = 7,
+    PSC_CTL_COMMAND_FREEZE = 8 /* ctl/'s own */
 };
 
 struct psc_ctl_event {
@@ -145,6 +166,11 @@ struct psc_ctl_port_status {
     uint8_t lends_payload; /* 1: results are sent from their slots, 0: copied, for the driver may keep them */
     uint32_t link_mtu;     /* 0: the device does not say */
     uint32_t roce_mtu;
+    uint32_t steering; /* enum psc_ctl_steering */
+    uint32_t rx_queues;
+    uint32_t tx_queues;
+    uint64_t dispatched_frames;  /* handed over by the dispatcher */
+    char why[PSC_CTL_WHY_BYTES]; /* the steering: what was probed and refused before it */
 };
 
 /* Numbers that must be back at their start when every job has left. */
@@ -168,8 +194,10 @@ void psc_ctl_heartbeat(void);
 /* Stops lanes, closes ports, frees jobs, marks the statistics as stopped. */
 void psc_ctl_stop(void);
 
-/* Opens a job on a lane: reserves its slots and QPNs. qps[pool * world_size + rank] get our ends. With
- * PSC_CTL_ARGUMENT, `text` (of PSC_CTL_TEXT_BYTES) gets one sentence without its full stop. */
+/* Opens a job on the lanes that its pools name: reserves its slots and QPNs. From here on it is one job
+ * whatever lanes it is on: a fault on one halts it on all, and events that concern all of it come when all
+ * lanes have told them. qps[pool * world_size + rank] get our ends. With PSC_CTL_ARGUMENT, `text` (of
+ * PSC_CTL_TEXT_BYTES) gets one sentence without its full stop. */
 enum psc_ctl_code psc_ctl_job_open(const struct psc_ctl_job *spec, uint32_t *job, struct psc_ctl_qp *qps,
                                    char *text);
 /* Answered by CONNECTED, FAULT or REJECTED, or by an ENDED that was under way. Rejected is, among others, a
@@ -207,5 +235,6 @@ enum psc_ctl_code psc_ctl_port_status(uint32_t port, struct psc_ctl_port_status 
 const char *psc_ctl_arith_variant(void);
 const char *psc_ctl_crc_variant(void);
 const struct psc_lane_stats *psc_ctl_lane_stats(uint32_t lane);
-const struct psc_job_stats *psc_ctl_job_stats(uint32_t job);
+/* The row of the job's part on a lane; NULL: not open, or it has none there. */
+const struct psc_job_stats *psc_ctl_job_stats(uint32_t job, uint32_t lane);
 void psc_ctl_usage(struct psc_ctl_usage *usage);

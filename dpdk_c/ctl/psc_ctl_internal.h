@@ -14,17 +14,35 @@
 _Static_assert(PSC_CTL_MAX_PORTS == PSC_IO_MAX_PORTS, "ports");
 _Static_assert(PSC_CTL_MAX_LANES == PSC_IO_MAX_LANES, "lanes");
 
+/* What one lane has of an open job. */
+struct psc_ctl_shard {
+    struct psc_job *job; /* NULL: the lane has let go of it */
+    struct psc_job_stats *row;
+    uint32_t lane;
+    uint32_t pool_count;
+    uint32_t pools[PSC_MAX_POOLS]; /* the job's number of each */
+    uint64_t left_ranks;           /* bit per rank of which LEFT has been read */
+    bool halted;                   /* FAULT has been read, and no RESUME has followed */
+    bool ended;                    /* ENDED has been read */
+    bool freeze_owed;              /* the ring had no room for FREEZE */
+};
+
 /* An open job. Written by the control thread. */
 struct psc_ctl_entry {
-    struct psc_job *job; /* NULL: the entry is free */
-    struct psc_job_stats *row;
+    struct psc_ctl_shard shards[PSC_CTL_MAX_LANES];
+    uint32_t shard_count;
     struct psc_ctl_qp *qps; /* [pool * world_size + rank] */
-    uint32_t number;        /* what Python calls it, and its tag in events */
-    uint32_t lane;
+    uint32_t number;        /* what Python calls it, and its tag in events; 0: the entry is free */
     uint32_t world_size;
     uint32_t pool_count;
-    bool halted;  /* FAULT has been read, and no RESUME has followed */
-    bool closing; /* DETACH is on its way: no command may follow it */
+    uint32_t shard_of[PSC_CTL_MAX_POOLS]; /* by pool */
+    uint32_t index_of[PSC_CTL_MAX_POOLS]; /* a pool's number on its lane */
+    struct psc_ctl_event fault;           /* the first lane's; its kind 0: none has been read */
+    uint32_t complete[PSC_CTL_MAX_POOLS]; /* rounds, as the lanes have last said */
+    bool halted;                          /* FAULT has been told, and no RESUME has followed */
+    bool ending;                          /* END has been sent */
+    bool closing;                         /* DETACH is on its way: no command may follow it */
+    bool rejected;                        /* a lane has refused to take it */
 };
 
 struct psc_ctl {
@@ -51,7 +69,11 @@ extern struct psc_ctl psc_ctl;
 /* job.c */
 /* NULL: not open, or closing. */
 struct psc_ctl_entry *psc_ctl_find(uint32_t job);
-/* Frees the job: its lane no longer touches it. */
+/* Frees the job: no lane touches it any more. */
 void psc_ctl_entry_free(struct psc_ctl_entry *entry);
+
+/* events.c */
+/* FREEZE for lanes whose ring had no room when another lane halted. */
+void psc_ctl_freeze_owed(void);
 
 #endif

@@ -64,18 +64,21 @@ bool psc_ctl_spec_check(const struct psc_ctl_job *spec, uint32_t lanes, char *te
 {
     if (memchr(spec->name, '\0', sizeof spec->name) == NULL)
         return refuse(text, "the job's name has no end within %zu bytes", sizeof spec->name);
-    if (!within("the job's lane", spec->lane, 0, lanes - 1, text) ||
-        !within("the job's number of ranks", spec->world_size, 1, PSC_MAX_RANKS, text) ||
+    if (!within("the job's number of ranks", spec->world_size, 1, PSC_MAX_RANKS, text) ||
         !within("the job's number of ops", spec->op_count, 1, PSC_MAX_OPS, text) ||
-        !within("the job's number of pools", spec->pool_count, 1, PSC_MAX_POOLS, text) ||
+        !within("the job's number of pools", spec->pool_count, 1, PSC_CTL_MAX_POOLS, text) ||
         !within("the job's MTU in bytes", spec->mtu, 256, 4096, text) ||
         !power_of_two("the job's MTU in bytes", spec->mtu, text))
         return false;
     for (uint32_t i = 0; i < spec->op_count; i++)
         if (!op_is_sane(spec, spec->ops[i], text))
             return false;
+    uint32_t on_lane[PSC_CTL_MAX_LANES] = {0};
     for (uint32_t i = 0; i < spec->pool_count; i++)
-        if (!pool_is_sane(&spec->pools[i], spec->mtu, text))
+        if (!within("a pool's lane", spec->pools[i].lane, 0, lanes - 1, text) ||
+            !within("the job's number of pools on a lane", ++on_lane[spec->pools[i].lane], 1, PSC_MAX_POOLS,
+                    text) ||
+            !pool_is_sane(&spec->pools[i], spec->mtu, text))
             return false;
     return true;
 }

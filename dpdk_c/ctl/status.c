@@ -21,6 +21,11 @@ enum psc_ctl_code psc_ctl_port_status(uint32_t port, struct psc_ctl_port_status 
     status->lends_payload = info.lends_payload ? 1 : 0;
     status->link_mtu = info.link_mtu;
     status->roce_mtu = info.roce_mtu;
+    status->steering = info.steering;
+    status->rx_queues = info.rx_queues;
+    status->tx_queues = info.tx_queues;
+    status->dispatched_frames = info.dispatched_frames;
+    snprintf(status->why, sizeof status->why, "%s", info.why);
     return PSC_CTL_OK;
 }
 
@@ -31,11 +36,14 @@ const struct psc_lane_stats *psc_ctl_lane_stats(uint32_t lane)
     return psc_segment_lane(psc_ctl.segment, lane);
 }
 
-const struct psc_job_stats *psc_ctl_job_stats(uint32_t job)
+const struct psc_job_stats *psc_ctl_job_stats(uint32_t job, uint32_t lane)
 {
     const struct psc_ctl_entry *entry = psc_ctl_find(job);
 
-    return entry == NULL ? NULL : entry->row;
+    for (uint32_t i = 0; entry != NULL && i < entry->shard_count; i++)
+        if (entry->shards[i].lane == lane)
+            return entry->shards[i].row;
+    return NULL;
 }
 
 void psc_ctl_usage(struct psc_ctl_usage *usage)
@@ -44,7 +52,7 @@ void psc_ctl_usage(struct psc_ctl_usage *usage)
     if (psc_ctl.io == NULL)
         return;
     for (uint32_t i = 0; i < psc_ctl.config.max_jobs; i++)
-        usage->jobs += psc_ctl.entries[i].job != NULL;
+        usage->jobs += psc_ctl.entries[i].number != 0;
     for (uint32_t i = 0; i < psc_ctl.config.lane_count; i++)
         usage->qps += psc_ctl.qpns[i].used;
     usage->mbufs_in_use = psc_io_mbufs_in_use(psc_ctl.io);

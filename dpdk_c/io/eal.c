@@ -83,32 +83,48 @@ __attribute__((format(printf, 1, 2))) static void add_argument(const char *forma
     argument_count++;
 }
 
-/* Lcore 0 is EAL's main thread and may use every CPU of the process; lane k is lcore k+1 on its own CPU. So
- * one or two CPUs are enough: the main thread sleeps nearly always. */
+/* A list of lcores as EAL wants it, and the CPUs that may be named in it. */
+struct lcores {
+    char list[ARGUMENT_BYTES];
+    size_t used;
+    cpu_set_t allowed;
+};
+
+static bool add_lcore(struct lcores *lcores, unsigned lcore, uint32_t cpu, const char *key,
+                      struct psc_io_error *error)
+{
+    if (cpu >= CPU_SETSIZE || !CPU_ISSET(cpu, &lcores->allowed))
+        return psc_io_fail(error, PSC_IO_LANE_CORE, "%s names CPU %u, this process may use only CPUs %.*s",
+                           key, cpu, (int)strcspn(lcores->list + 3, ")"), lcores->list + 3);
+    lcores->used += (size_t)snprintf(lcores->list + lcores->used, sizeof lcores->list - lcores->used,
+                                     ",%u@%u", lcore, cpu);
+    if (lcores->used < sizeof lcores->list)
+        return true;
+    return psc_io_fail(error, PSC_IO_LANE_CORE, "the list of lcores exceeds %zu bytes", sizeof lcores->list);
+}
+
+/* Lcore 0 is EAL's main thread and may use every CPU of the process; every lane and dispatcher is an lcore on
+ * its own CPU. So one or two CPUs are enough: the main thread sleeps nearly always. */
 static bool add_lcores(const struct psc_io_config *config, struct psc_io_error *error)
 {
-    char list[ARGUMENT_BYTES] = "";
-    size_t used = 0;
-    cpu_set_t allowed;
+    struct lcores lcores = {.list = ""};
 
-    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0)
+    if (sched_getaffinity(0, sizeof lcores.allowed, &lcores.allowed) != 0)
         return psc_io_fail(error, PSC_IO_LANE_CORE, "sched_getaffinity fails");
-    for (unsigned cpu = 0; cpu < CPU_SETSIZE && used < sizeof list - 16; cpu++)
-        if (CPU_ISSET(cpu, &allowed))
-            used += (size_t)snprintf(list + used, sizeof list - used, "%s%u", used == 0 ? "0@(" : ",", cpu);
-    used += (size_t)snprintf(list + used, sizeof list - used, ")");
-    for (uint32_t i = 0; i < config->lane_count; i++) {
-        uint32_t cpu = config->lane_cores[i];
-
-        if (cpu >= CPU_SETSIZE || !CPU_ISSET(cpu, &allowed))
-            return psc_io_fail(error, PSC_IO_LANE_CORE,
-                               "lanes.cores names CPU %u, this process may use only CPUs %.*s", cpu,
-                               (int)strcspn(list + 3, ")"), list + 3);
-        used += (size_t)snprintf(list + used, sizeof list - used, ",%u@%u", i + 1, cpu);
-        if (used >= sizeof list)
-            return psc_io_fail(error, PSC_IO_LANE_CORE, "the list of lcores exceeds %zu bytes", sizeof list);
-    }
-    add_argument("--lcores=%s", list);
+    for (unsigned cpu = 0; cpu < CPU_SETSIZE && lcores.used < sizeof lcores.list - 16; cpu++)
+        if (CPU_ISSET(cpu, &lcores.allowed))
+            lcores.used += (size_t)snprintf(lcores.list + lcores.used, sizeof lcores.list - lcores.used,
+                                            "%s%u", lcores.used == 0 ? "0@(" : ",", cpu);
+    lcores.used += (size_t)snprintf(lcores.list + lcores.used, sizeof lcores.list - lcores.used, ")");
+    for (uint32_t i = 0; i < config->lane_count; i++)
+        if (!add_lcore(&lcores, PSC_IO_LANE_LCORE(i), config->lanes[i].core, "lanes.cores", error))
+            return false;
+    for (uint32_t i = 0; i < config->port_count; i++)
+        if (config->ports[i].dispatcher_core != PSC_IO_NO_CORE &&
+            !add_lcore(&lcores, PSC_IO_DISPATCHER_LCORE(i), config->ports[i].dispatcher_core,
+                       "port.dispatcher_core", error))
+            return false;
+    add_argument("--lcores=%s", lcores.list);
     add_argument("--main-lcore=0");
     return true;
 }

@@ -14,7 +14,6 @@
 
 #define COMMAND_RING_ENTRIES 1024
 #define EVENT_RING_ENTRIES   1024
-#define RX_MEMPOOL_CACHE     128
 
 /* ---- Time ---- */
 
@@ -122,11 +121,25 @@ static void housekeeping(struct psc_io_lane *lane, uint64_t now_ns)
 {
     lane->next_housekeeping_ns = now_ns + PSC_IO_HOUSEKEEPING_NS;
     /* A NIC gives transmitted mbufs back when it needs descriptors; slots must be free sooner. */
-    if (lane->port->gives_back)
+    if (lane->port->gives_back && lane->outbox == NULL)
         rte_eth_tx_done_cleanup(lane->tx.port_id, lane->tx.queue, 0);
     if (clock_align(&lane->clock))
         psc_lane_set_realtime_offset(lane->lane, lane->clock.realtime_offset_ns);
     lane->stats->mbufs_in_use = psc_io_lane_mbufs(lane);
+}
+
+/* The next burst for this lane. */
+static uint32_t receive(struct psc_io_lane *lane, struct rte_mbuf **mbufs)
+{
+    switch (lane->port->steering) {
+    case PSC_IO_STEER_DISPATCHER:
+        return rte_ring_sc_dequeue_burst(lane->inbox, (void **)mbufs, PSC_IO_BURST, NULL);
+    case PSC_IO_STEER_QPN:
+    case PSC_IO_STEER_ADDRESS:
+        return psc_io_receive_steered(lane, mbufs);
+    default:
+        return rte_eth_rx_burst(lane->port->port_id, lane->rx_queue, mbufs, PSC_IO_BURST);
+    }
 }
 
 /* Packet in -> result out. Returns whether anything came or went. */
@@ -137,7 +150,7 @@ static bool turn(struct psc_io_lane *lane, uint64_t now_ns)
     struct psc_emit emits[PSC_IO_BURST];
     uint32_t received, frame_count, emit_count;
 
-    received = rte_eth_rx_burst(lane->tx.port_id, lane->tx.queue, mbufs, PSC_IO_BURST);
+    received = receive(lane, mbufs);
     frame_count = as_frames(lane, mbufs, received, frames);
     emit_count = psc_lane_poll(lane->lane, frames, frame_count, now_ns, emits, psc_io_tx_room(&lane->tx));
     for (uint32_t i = 0; i < emit_count; i++)
@@ -209,16 +222,10 @@ static struct rte_ring *make_ring(const char *what, uint32_t number, size_t elem
 
 static bool make_buffers(struct psc_io_lane *lane, uint32_t number)
 {
-    char name[RTE_MEMPOOL_NAMESIZE];
-    unsigned rx_count = lane->port->rx_ring_packets + 4u * PSC_IO_BURST + 4u * RX_MEMPOOL_CACHE;
-
-    snprintf(name, sizeof name, "psc_rx_%u", number);
-    lane->rx_mempool = rte_pktmbuf_pool_create(name, rx_count, RX_MEMPOOL_CACHE, 0,
-                                               RTE_PKTMBUF_HEADROOM + PSC_IO_RX_ROOM, lane->socket);
     lane->commands =
         make_ring("commands", number, sizeof(struct psc_command), COMMAND_RING_ENTRIES, lane->socket);
     lane->events = make_ring("events", number, sizeof(struct psc_io_event), EVENT_RING_ENTRIES, lane->socket);
-    return lane->rx_mempool != NULL && lane->commands != NULL && lane->events != NULL;
+    return lane->commands != NULL && lane->events != NULL;
 }
 
 static bool no_buffers(uint32_t number, const struct psc_io_config *config, struct psc_io_error *error)
@@ -228,16 +235,59 @@ static bool no_buffers(uint32_t number, const struct psc_io_config *config, stru
                        number, config->memory_mib);
 }
 
+/* A lane that shares its port may have a whole ring of it in its inbox. Into the first one's mempool the
+ * dispatcher receives for all. */
+static unsigned receive_mbufs(const struct psc_io_lane *lane, unsigned inbox_packets)
+{
+    const struct psc_io_port *port = lane->port;
+    unsigned lanes = port->host == lane ? port->lane_count : 1;
+    unsigned queues = port->host == lane ? port->rx_queues : 1;
+
+    return queues * port->rx_ring_packets + lanes * inbox_packets +
+           (lanes + 1u) * (2u * PSC_IO_BURST + 2u * PSC_IO_RX_MEMPOOL_CACHE);
+}
+
+bool psc_io_lane_make_receive(struct psc_io_lane *lane, uint32_t number, const struct psc_io_config *config,
+                              struct psc_io_error *error)
+{
+    const struct psc_io_port *port = lane->port;
+    bool dispatched = port->steering == PSC_IO_STEER_DISPATCHER, alone = port->lane_count == 1;
+    unsigned inbox_packets = alone ? 0 : rte_align32pow2(port->rx_ring_packets);
+    char name[RTE_MEMPOOL_NAMESIZE];
+
+    if (!alone) {
+        snprintf(name, sizeof name, "psc_inbox_%u", number);
+        lane->inbox = rte_ring_create(name, inbox_packets, lane->socket,
+                                      RING_F_SC_DEQ | (dispatched ? RING_F_SP_ENQ : 0));
+        if (lane->inbox == NULL)
+            return no_buffers(number, config, error);
+    }
+    if (dispatched && port->host != lane)
+        return true;
+    snprintf(name, sizeof name, "psc_rx_%u", number);
+    lane->rx_mempool =
+        rte_pktmbuf_pool_create(name, receive_mbufs(lane, inbox_packets), PSC_IO_RX_MEMPOOL_CACHE, 0,
+                                RTE_PKTMBUF_HEADROOM + PSC_IO_RX_ROOM, lane->socket);
+    return lane->rx_mempool != NULL || no_buffers(number, config, error);
+}
+
 /* lane->stats, port, event_fd and lcore have been set by the caller. */
 bool psc_io_lane_init(struct psc_io_lane *lane, uint32_t number, const struct psc_io_config *config,
                       struct psc_io_error *error)
 {
+    const struct psc_io_lane_config *own = &config->lanes[number];
     struct psc_lane_config lane_config = config->lane;
 
+    lane->number = number;
+    lane->ip = own->ip;
     lane->socket = (int)rte_lcore_to_socket_id(lane->lcore);
     lane->idle_sleep_us = config->idle_sleep_us;
     lane->memory = (struct psc_memory){.alloc = lane_alloc, .release = lane_release, .context = lane};
     lane_config.local.mac = lane->port->mac;
+    lane_config.local.ip = own->ip;
+    lane_config.prefix_bits = own->prefix_bits;
+    lane_config.gateway = own->gateway;
+    lane_config.silent_host = !lane->port->own_addresses && lane->port->host != lane;
     lane_config.lane = (uint8_t)number;
     clock_init(&lane->clock);
     lane_config.realtime_offset_ns = lane->clock.realtime_offset_ns;
@@ -254,7 +304,18 @@ bool psc_io_lane_init(struct psc_io_lane *lane, uint32_t number, const struct ps
 bool psc_io_lane_init_tx(struct psc_io_lane *lane, uint32_t number, const struct psc_io_config *config,
                          struct psc_io_error *error)
 {
-    return psc_io_tx_init(&lane->tx, lane->port, number, lane->socket) || no_buffers(number, config, error);
+    const struct psc_io_port *port = lane->port;
+
+    if (port->steering == PSC_IO_STEER_DISPATCHER && port->tx_queues < port->lane_count) {
+        char name[RTE_RING_NAMESIZE];
+
+        snprintf(name, sizeof name, "psc_outbox_%u", number);
+        lane->outbox = rte_ring_create(name, rte_align32pow2(port->tx_ring_packets), lane->socket,
+                                       RING_F_SP_ENQ | RING_F_SC_DEQ);
+        if (lane->outbox == NULL)
+            return no_buffers(number, config, error);
+    }
+    return psc_io_tx_init(&lane->tx, lane, number) || no_buffers(number, config, error);
 }
 
 void psc_io_lane_free(struct psc_io_lane *lane)
@@ -264,11 +325,15 @@ void psc_io_lane_free(struct psc_io_lane *lane)
     psc_io_tx_free(&lane->tx);
     rte_ring_free(lane->commands);
     rte_ring_free(lane->events);
+    rte_ring_free(lane->inbox);
+    rte_ring_free(lane->outbox);
     rte_mempool_free(lane->rx_mempool);
 }
 
 uint32_t psc_io_lane_mbufs(const struct psc_io_lane *lane)
 {
-    return rte_mempool_in_use_count(lane->rx_mempool) + rte_mempool_in_use_count(lane->tx.header_mempool) +
+    uint32_t received = lane->rx_mempool != NULL ? rte_mempool_in_use_count(lane->rx_mempool) : 0;
+
+    return received + rte_mempool_in_use_count(lane->tx.header_mempool) +
            rte_mempool_in_use_count(lane->tx.payload_mempool);
 }

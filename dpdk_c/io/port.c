@@ -1,5 +1,5 @@
-/* Ports: a device by its EAL argument, its queues, and what path MTU its link carries. Called by EAL's main
- * thread only, before and after the lanes run. */
+/* Ports: a device by its EAL argument, what path MTU its link carries, and its queues: one, or as many as the
+ * steering to its lanes wants. Called by EAL's main thread only, before and after the lanes run. */
 #include "psc_io_internal.h"
 
 #include <net/if.h>
@@ -120,15 +120,23 @@ static bool setup_failed(const struct psc_io_port *port, const char *step, int r
                        step, strerror(-rc));
 }
 
+static bool configure(const struct psc_io_port *port, struct psc_io_error *error)
+{
+    const struct rte_eth_conf config = {.txmode.offloads = RTE_ETH_TX_OFFLOAD_MULTI_SEGS};
+    int rc = rte_eth_dev_configure(port->port_id, port->rx_queues, port->tx_queues, &config);
+
+    return rc == 0 || setup_failed(port, "rte_eth_dev_configure", rc, error);
+}
+
 bool psc_io_port_open(struct psc_io_port *port, const struct psc_io_config *config, uint32_t index,
                       struct psc_io_error *error)
 {
     const struct psc_io_port_config *port_config = &config->ports[index];
-    struct rte_eth_conf eth_config = {0};
     struct rte_eth_dev_info info;
     struct rte_ether_addr mac;
     int rc;
 
+    port->pci = port_config->pci;
     port->devargs = port_config->devargs;
     port->overhead_bytes =
         psc_ip_is_v4(&config->lane.local.ip) ? PSC_IO_ROCE_OVERHEAD_V4 : PSC_IO_ROCE_OVERHEAD_V6;
@@ -146,10 +154,9 @@ bool psc_io_port_open(struct psc_io_port *port, const struct psc_io_config *conf
                            "device \"%s\" cannot be used: its driver %s does not send frames of several "
                            "segments (RTE_ETH_TX_OFFLOAD_MULTI_SEGS), choose another device",
                            port->devargs, info.driver_name);
-    eth_config.txmode.offloads = RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
-    rc = rte_eth_dev_configure(port->port_id, 1, 1, &eth_config);
-    if (rc != 0)
-        return setup_failed(port, "rte_eth_dev_configure", rc, error);
+    port->rx_queues = port->tx_queues = 1;
+    if (!configure(port, error))
+        return false;
     rc = rte_eth_dev_adjust_nb_rx_tx_desc(port->port_id, &port->rx_ring_packets, &port->tx_ring_packets);
     if (rc != 0)
         return setup_failed(port, "rte_eth_dev_adjust_nb_rx_tx_desc", rc, error);
@@ -160,17 +167,98 @@ bool psc_io_port_open(struct psc_io_port *port, const struct psc_io_config *conf
     return choose_mtu(port, &info, config->roce_mtu, error);
 }
 
+/* ---- How packets find their lane. ---- */
+
+#define AF_PACKET_DRIVER "net_af_packet"
+
+/* With qpairs=N, net_af_packet's N sockets share the interface's frames by their flow, whatever is asked for.
+ */
+static void choose_queues(struct psc_io_port *port, const struct rte_eth_dev_info *info)
+{
+    bool af_packet = strcmp(info->driver_name, AF_PACKET_DRIVER) == 0;
+    uint16_t lanes = (uint16_t)port->lane_count;
+
+    port->rx_queues = port->tx_queues = 1;
+    if (port->steering == PSC_IO_STEER_QPN || port->steering == PSC_IO_STEER_ADDRESS)
+        port->rx_queues = port->tx_queues = lanes;
+    if (port->steering != PSC_IO_STEER_DISPATCHER)
+        return;
+    if (af_packet)
+        port->rx_queues = info->max_rx_queues;
+    /* What goes out by a second queue of another virtual device may go where nobody reads. */
+    if ((af_packet || port->pci) && info->max_tx_queues >= lanes)
+        port->tx_queues = lanes;
+}
+
+static void refuse_steering(struct psc_io_port *port, const char *why)
+{
+    size_t used = strlen(port->why);
+
+    snprintf(port->why + used, sizeof port->why - used, "%s%s", used > 0 ? "; " : "", why);
+}
+
+/* The first steering from `how` on that may work. */
+static bool next_steering(struct psc_io_port *port, const struct psc_io_config *config, uint32_t index,
+                          enum psc_io_steering how, struct psc_io_error *error)
+{
+    const bool has_dispatcher = config->ports[index].dispatcher_core != PSC_IO_NO_CORE;
+    char why[PSC_IO_WHY_BYTES];
+
+    for (; how < PSC_IO_STEER_DISPATCHER; how++) {
+        if (config->steering != PSC_IO_STEER_AUTO && config->steering != how)
+            continue;
+        if (psc_io_may_steer(port, how, why)) {
+            port->steering = how;
+            return true;
+        }
+        refuse_steering(port, why);
+    }
+    port->steering = PSC_IO_STEER_DISPATCHER;
+    if (has_dispatcher &&
+        (config->steering == PSC_IO_STEER_AUTO || config->steering == PSC_IO_STEER_DISPATCHER))
+        return true;
+    return psc_io_fail(error, PSC_IO_PORT_SETUP,
+                       "device \"%s\" cannot sort packets to its %u lanes (%s): give it a core that does, by "
+                       "port.dispatcher_core and lanes.steering = \"auto\", or each lane a port of its own",
+                       port->devargs, port->lane_count,
+                       port->why[0] != '\0' ? port->why : "no dispatcher_core");
+}
+
+bool psc_io_port_plan(struct psc_io_port *port, const struct psc_io_config *config, uint32_t index,
+                      struct psc_io_error *error)
+{
+    struct rte_eth_dev_info info;
+    int rc = rte_eth_dev_info_get(port->port_id, &info);
+
+    if (rc != 0)
+        return setup_failed(port, "rte_eth_dev_info_get", rc, error);
+    port->steering = PSC_IO_STEER_PORT;
+    if (port->lane_count > 1 && !next_steering(port, config, index, PSC_IO_STEER_QPN, error))
+        return false;
+    choose_queues(port, &info);
+    if (port->steering == PSC_IO_STEER_PORT && strcmp(info.driver_name, AF_PACKET_DRIVER) == 0 &&
+        info.max_rx_queues > 1)
+        return psc_io_fail(
+            error, PSC_IO_PORT_SETUP,
+            "device \"%s\" shares its frames between %u sockets by their flow, and its one lane reads "
+            "one: leave qpairs out, or give it more lanes and a dispatcher_core",
+            port->devargs, info.max_rx_queues);
+    return true;
+}
+
+/* ---- Start and stop. ---- */
+
 /* The driver is asked to report every frame as sent, for one that reports each 32nd keeps up to 31 of a lane
  * that has fallen silent. One that does not take that gets its own default. */
-static int setup_tx_queue(struct psc_io_port *port, int socket)
+static int setup_tx_queue(struct psc_io_port *port, uint16_t queue, int socket)
 {
     struct rte_eth_txconf each = {.tx_rs_thresh = 1};
-    int rc = rte_eth_tx_queue_setup(port->port_id, 0, port->tx_ring_packets, (unsigned)socket, &each);
+    int rc = rte_eth_tx_queue_setup(port->port_id, queue, port->tx_ring_packets, (unsigned)socket, &each);
 
     port->gives_back = rc == 0;
     if (rc == 0)
         return 0;
-    return rte_eth_tx_queue_setup(port->port_id, 0, port->tx_ring_packets, (unsigned)socket, NULL);
+    return rte_eth_tx_queue_setup(port->port_id, queue, port->tx_ring_packets, (unsigned)socket, NULL);
 }
 
 /* Lending a slot's payload wants a port that lets go of it without another frame to send: else the slot may
@@ -180,34 +268,79 @@ static int setup_tx_queue(struct psc_io_port *port, int socket)
 static void choose_payload(struct psc_io_port *port, const char *driver)
 {
     port->gives_back = port->gives_back && rte_eth_tx_done_cleanup(port->port_id, 0, 0) >= 0;
-    port->lends_payload = port->gives_back || strcmp(driver, "net_af_packet") == 0;
+    port->lends_payload = port->gives_back || strcmp(driver, AF_PACKET_DRIVER) == 0;
 }
 
-bool psc_io_port_start(struct psc_io_port *port, struct rte_mempool *rx_mempool, int socket,
+/* Queue k is the k-th lane's, in its own memory; where nobody sorts, all are read into the first lane's. */
+static int setup_queues(struct psc_io_port *port)
+{
+    bool sorted = port->steering == PSC_IO_STEER_QPN || port->steering == PSC_IO_STEER_ADDRESS;
+    struct psc_io_lane *lanes[PSC_IO_MAX_LANES];
+    uint16_t count = 0;
+    int rc = 0;
+
+    for (uint32_t i = 0; i < PSC_IO_MAX_LANES; i++)
+        if (port->lanes[i] != NULL)
+            lanes[count++] = port->lanes[i];
+    for (uint16_t queue = 0; queue < count; queue++) {
+        lanes[queue]->rx_queue = sorted ? queue : 0;
+        lanes[queue]->tx_queue = port->tx_queues == count ? queue : 0;
+    }
+    for (uint16_t queue = 0; queue < port->rx_queues && rc == 0; queue++) {
+        const struct psc_io_lane *lane = sorted ? lanes[queue] : port->host;
+
+        rc = rte_eth_rx_queue_setup(port->port_id, queue, port->rx_ring_packets, (unsigned)lane->socket, NULL,
+                                    lane->rx_mempool);
+    }
+    for (uint16_t queue = 0; queue < port->tx_queues && rc == 0; queue++)
+        rc = setup_tx_queue(port, queue, lanes[queue % count]->socket);
+    return rc;
+}
+
+static bool start_queues(struct psc_io_port *port, struct psc_io_error *error)
+{
+    int rc;
+
+    if (!configure(port, error))
+        return false;
+    rc = setup_queues(port);
+    if (rc != 0)
+        return setup_failed(port, "the setup of its queues", rc, error);
+    rc = rte_eth_dev_start(port->port_id);
+    return rc == 0 || setup_failed(port, "rte_eth_dev_start", rc, error);
+}
+
+bool psc_io_port_start(struct psc_io_port *port, const struct psc_io_config *config, uint32_t index,
                        struct psc_io_error *error)
 {
     struct rte_eth_dev_info info;
-    int rc =
-        rte_eth_rx_queue_setup(port->port_id, 0, port->rx_ring_packets, (unsigned)socket, NULL, rx_mempool);
+    char why[PSC_IO_WHY_BYTES];
+    int rc = rte_eth_dev_info_get(port->port_id, &info);
 
-    if (rc != 0)
-        return setup_failed(port, "rte_eth_rx_queue_setup", rc, error);
-    rc = setup_tx_queue(port, socket);
-    if (rc != 0)
-        return setup_failed(port, "rte_eth_tx_queue_setup", rc, error);
-    rc = rte_eth_dev_start(port->port_id);
-    if (rc != 0)
-        return setup_failed(port, "rte_eth_dev_start", rc, error);
-    rc = rte_eth_dev_info_get(port->port_id, &info);
     if (rc != 0)
         return setup_failed(port, "rte_eth_dev_info_get", rc, error);
-    choose_payload(port, info.driver_name);
-    return true;
+    while (start_queues(port, error)) {
+        bool rules = port->steering == PSC_IO_STEER_QPN || port->steering == PSC_IO_STEER_ADDRESS;
+
+        if (!rules || psc_io_steer(port, port->steering, why)) {
+            choose_payload(port, info.driver_name);
+            return true;
+        }
+        refuse_steering(port, why);
+        rc = rte_eth_dev_stop(port->port_id);
+        if (rc != 0)
+            return setup_failed(port, "rte_eth_dev_stop", rc, error);
+        if (!next_steering(port, config, index, port->steering + 1, error))
+            return false;
+        choose_queues(port, &info);
+    }
+    return false;
 }
 
-/* Neither can be helped when it fails: the process is on its way out. */
+/* None can be helped when it fails: the process is on its way out. */
 void psc_io_port_close(struct psc_io_port *port)
 {
+    psc_io_unsteer(port);
     (void)rte_eth_dev_stop(port->port_id);
     (void)rte_eth_dev_close(port->port_id);
 }

@@ -8,6 +8,8 @@
 
 #define PSC_IO_MAX_PORTS 4
 #define PSC_IO_MAX_LANES (1 << PSC_LANE_BITS)
+#define PSC_IO_NO_CORE   UINT32_MAX
+#define PSC_IO_WHY_BYTES 256
 
 enum psc_io_status {
     PSC_IO_OK = 0,
@@ -17,6 +19,16 @@ enum psc_io_status {
     PSC_IO_PORT_SETUP,    /* the device is there but cannot be set up */
     PSC_IO_MTU_TOO_SMALL, /* the link cannot carry one RoCE packet of the wanted path MTU */
     PSC_IO_MEMORY,        /* -m is too little */
+};
+
+/* How the packets of a port find their lane. A lane is named by the low bits of its QPNs, which no NIC's RSS
+ * reaches: peers choose the ports that it hashes. */
+enum psc_io_steering {
+    PSC_IO_STEER_AUTO = 0,      /* in a configuration: the first of these that works */
+    PSC_IO_STEER_PORT = 1,      /* one lane has the port for itself */
+    PSC_IO_STEER_QPN = 2,       /* flow rules on the QPN's low bits, a queue for each lane */
+    PSC_IO_STEER_ADDRESS = 3,   /* flow rules on IP addresses, of which each lane has its own */
+    PSC_IO_STEER_DISPATCHER = 4 /* a core of its own reads the port and hands frames over by rings */
 };
 
 /* What went wrong, for people: one sentence without its full stop. */
@@ -29,18 +41,28 @@ struct psc_io_port_config {
     const char *devargs; /* EAL device string: "net_af_packet0,iface=eth0" or a PCI address */
     bool pci;
     uint16_t rx_ring_packets, tx_ring_packets;
+    uint32_t dispatcher_core; /* CPU number; PSC_IO_NO_CORE: none */
+};
+
+struct psc_io_lane_config {
+    uint32_t core; /* CPU number */
+    uint32_t port;
+    struct psc_ip ip; /* another than the other lanes' of its port for PSC_IO_STEER_ADDRESS, else the same */
+    struct psc_ip gateway;
+    uint8_t prefix_bits;
 };
 
 struct psc_io_config {
     struct psc_io_port_config ports[PSC_IO_MAX_PORTS];
     uint32_t port_count;
-    uint32_t lane_cores[PSC_IO_MAX_LANES]; /* CPU numbers */
+    struct psc_io_lane_config lanes[PSC_IO_MAX_LANES];
     uint32_t lane_count;
+    enum psc_io_steering steering; /* of ports that lanes share */
     bool huge_pages;
     uint32_t memory_mib;
     uint32_t idle_sleep_us;      /* 0: an idle lane polls without pause */
     uint32_t roce_mtu;           /* 0: the largest that the link carries */
-    struct psc_lane_config lane; /* for every lane; io/ fills in MAC, lane and port */
+    struct psc_lane_config lane; /* for every lane; io/ fills in what is a lane's own */
 };
 
 struct psc_io_port_info {
@@ -52,6 +74,10 @@ struct psc_io_port_info {
     bool link_up;
     bool lends_payload; /* results are sent from their slots; false: the driver cannot say when, so they are
                            copied */
+    enum psc_io_steering steering;
+    const char *why; /* the steering: what was probed and refused before it */
+    uint32_t rx_queues, tx_queues;
+    uint64_t dispatched_frames; /* that the dispatcher has handed over */
 };
 
 /* An event of a lane, or a command that the lane could not execute (then only job, pool and rank are
@@ -80,6 +106,8 @@ void psc_io_close(struct psc_io *io);
 
 /* ---- Called by the one control thread. ---- */
 
+/* Whether the next command to a lane finds room: it stays so until the control thread sends one. */
+bool psc_io_takes_command(const struct psc_io *io, uint32_t lane);
 /* False: the ring is full; nothing was handed over. */
 bool psc_io_command(struct psc_io *io, uint32_t lane, const struct psc_command *command);
 /* Oldest event of any lane. False: none. */

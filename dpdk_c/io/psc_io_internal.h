@@ -20,6 +20,14 @@
 /* How often a lane renews its gauges and asks the driver to give transmitted mbufs back. */
 #define PSC_IO_HOUSEKEEPING_NS 10000000u
 
+#define PSC_IO_RX_MEMPOOL_CACHE 128
+/* Lcore of a lane, and of a port's dispatcher; lcore 0 is EAL's main thread. */
+#define PSC_IO_LANE_LCORE(lane)       (1u + (lane))
+#define PSC_IO_DISPATCHER_LCORE(port) (1u + PSC_IO_MAX_LANES + (port))
+
+struct psc_io_lane;
+struct rte_flow;
+
 /* Written at start, read by lanes. */
 struct psc_io_port {
     uint16_t port_id;
@@ -31,6 +39,34 @@ struct psc_io_port {
     uint16_t rx_ring_packets, tx_ring_packets; /* as the driver has adjusted them */
     bool gives_back;                           /* transmitted mbufs come back when they are asked for */
     bool lends_payload; /* a slot's payload may be sent where it lies, else it is copied */
+    bool pci;
+    struct psc_io_lane *lanes[PSC_IO_MAX_LANES]; /* that it has, by their numbers; NULL: another port's */
+    struct psc_io_lane *host; /* the first of them: answers for an address that they share */
+    uint32_t lane_count;
+    bool own_addresses; /* its lanes have different ones */
+    enum psc_io_steering steering;
+    char why[PSC_IO_WHY_BYTES];
+    uint16_t rx_queues, tx_queues;
+    struct rte_flow *rules[PSC_IO_MAX_LANES + 2];
+    uint32_t rule_count;
+};
+
+/* Reads a port for its lanes. The numbers that it counts are one writer's, and others read them while it
+ * counts. */
+struct psc_io_dispatcher {
+    /* Written at start. */
+    struct psc_io_port *port; /* NULL: the port needs none */
+    unsigned lcore;
+    uint32_t idle_sleep_us;
+    /* Written by the control core. */
+    uint32_t stop;
+    /* Written by the dispatcher. */
+    uint32_t ended;
+    uint64_t frames;                        /* handed over */
+    uint64_t refused[PSC_IO_MAX_LANES];     /* frames for which the lane's ring had no room */
+    struct rte_mbuf *pending[PSC_IO_BURST]; /* of lanes without a queue, not yet taken by the port */
+    uint32_t pending_begin, pending_end;
+    uint32_t turn; /* whose turn it is to send */
 };
 
 /* CLOCK_MONOTONIC's nanoseconds from the TSC: clock_gettime would be a system call where the kernel does not
@@ -47,6 +83,7 @@ struct psc_io_clock {
  * want of one. Written by the lane alone. */
 struct psc_io_tx {
     uint16_t port_id, queue;
+    struct rte_ring *outbox; /* to the dispatcher, where the port has no queue for this lane; else NULL */
     struct rte_mempool *header_mempool;  /* headers and trailers: small direct mbufs */
     struct rte_mempool *payload_mempool; /* lent payload: no room of their own, the private area holds the
                                             shared info of a slot; copied payload: one frame's room */
@@ -64,12 +101,17 @@ struct psc_io_lane {
     struct psc_lane *lane;
     struct psc_lane_stats *stats;
     struct psc_io_port *port;
-    struct rte_mempool *rx_mempool;
-    struct rte_ring *commands; /* of struct psc_command: control core -> lane */
-    struct rte_ring *events;   /* of struct psc_io_event: lane -> control core */
+    struct rte_mempool *rx_mempool; /* NULL: the dispatcher receives into that of the port's first lane */
+    struct rte_ring *inbox;         /* frames that another core has received for this lane; NULL: never any */
+    struct rte_ring *outbox;        /* frames for the dispatcher to send; NULL: it has a transmit queue */
+    struct rte_ring *commands;      /* of struct psc_command: control core -> lane */
+    struct rte_ring *events;        /* of struct psc_io_event: lane -> control core */
     struct psc_io_clock clock;
     struct psc_memory memory;
     unsigned lcore;
+    uint32_t number;
+    struct psc_ip ip;
+    uint16_t rx_queue, tx_queue;
     uint32_t idle_sleep_us;
     int event_fd;
     int socket;
@@ -86,6 +128,7 @@ struct psc_io {
     uint32_t port_count;
     struct psc_io_lane lanes[PSC_IO_MAX_LANES];
     uint32_t lane_count;
+    struct psc_io_dispatcher dispatchers[PSC_IO_MAX_PORTS]; /* by port */
     int event_fd;
     bool eal_started, running;
 };
@@ -104,7 +147,11 @@ void psc_io_capture_end(char *last_line, size_t bytes);
 /* port.c */
 bool psc_io_port_open(struct psc_io_port *port, const struct psc_io_config *config, uint32_t index,
                       struct psc_io_error *error);
-bool psc_io_port_start(struct psc_io_port *port, struct rte_mempool *rx_mempool, int socket,
+/* Which steerings are worth trying is known before lanes have buffers. */
+bool psc_io_port_plan(struct psc_io_port *port, const struct psc_io_config *config, uint32_t index,
+                      struct psc_io_error *error);
+/* With the best steering that works; its lanes' rx_mempools are there. */
+bool psc_io_port_start(struct psc_io_port *port, const struct psc_io_config *config, uint32_t index,
                        struct psc_io_error *error);
 /* Stops it and gives back every mbuf that it still holds: DPDK promises that of a close, not of a stop. */
 void psc_io_port_close(struct psc_io_port *port);
@@ -121,8 +168,27 @@ bool psc_io_lane_turn(struct psc_io_lane *lane);
 int psc_io_lane_main(void *lane);
 uint32_t psc_io_lane_mbufs(const struct psc_io_lane *lane);
 
+/* The receive mempool, and the rings of a lane that does not have its port for itself. */
+bool psc_io_lane_make_receive(struct psc_io_lane *lane, uint32_t number, const struct psc_io_config *config,
+                              struct psc_io_error *error);
+
+/* steer.c */
+/* Flow rules on a started port with a queue for each lane. False: none; `why` (of PSC_IO_WHY_BYTES) says so.
+ */
+bool psc_io_steer(struct psc_io_port *port, enum psc_io_steering how, char *why);
+/* Whether they are worth trying. */
+bool psc_io_may_steer(const struct psc_io_port *port, enum psc_io_steering how, char *why);
+void psc_io_unsteer(struct psc_io_port *port);
+
+/* dispatch.c */
+/* One turn of its loop. 0: nothing came or went. */
+uint32_t psc_io_dispatcher_turn(struct psc_io_dispatcher *dispatcher);
+int psc_io_dispatcher_main(void *dispatcher);
+/* A burst for a lane that shares its port by flow rules: what is another lane's is handed over. */
+uint32_t psc_io_receive_steered(struct psc_io_lane *lane, struct rte_mbuf **mbufs);
+
 /* tx.c */
-bool psc_io_tx_init(struct psc_io_tx *tx, const struct psc_io_port *port, uint32_t lane, int socket);
+bool psc_io_tx_init(struct psc_io_tx *tx, const struct psc_io_lane *lane, uint32_t number);
 /* Frees what is built and was not taken, and with it its hold on slots. */
 void psc_io_tx_drop(struct psc_io_tx *tx);
 void psc_io_tx_free(struct psc_io_tx *tx);

@@ -9,18 +9,25 @@
 #define HEADER_ROOM   (RTE_PKTMBUF_HEADROOM + PSC_HEADER_MAX)
 #define MEMPOOL_CACHE 128
 
-bool psc_io_tx_init(struct psc_io_tx *tx, const struct psc_io_port *port, uint32_t lane, int socket)
+bool psc_io_tx_init(struct psc_io_tx *tx, const struct psc_io_lane *lane, uint32_t number)
 {
+    const struct psc_io_port *port = lane->port;
+    uint32_t waiting = lane->outbox != NULL ? rte_ring_get_size(lane->outbox) + PSC_IO_BURST : 0;
     /* Every descriptor of the port may hold one, and a stock, a burst and the caches must still be full. */
-    uint32_t count = port->tx_ring_packets + 4u * PSC_IO_BURST + 4u * MEMPOOL_CACHE;
-    uint16_t payload_room = port->lends_payload ? 0 : RTE_PKTMBUF_HEADROOM + PSC_IO_RX_ROOM;
+    uint32_t count = port->tx_ring_packets + waiting + 4u * PSC_IO_BURST + 4u * MEMPOOL_CACHE;
+    int socket = lane->socket;
+    uint16_t payload_room;
     char name[RTE_MEMPOOL_NAMESIZE];
 
-    tx->lends_payload = port->lends_payload;
+    /* What the dispatcher sends is freed on its core, where nobody may touch a slot's hold. */
+    tx->lends_payload = port->lends_payload && lane->outbox == NULL;
+    payload_room = tx->lends_payload ? 0 : RTE_PKTMBUF_HEADROOM + PSC_IO_RX_ROOM;
     tx->port_id = port->port_id;
-    snprintf(name, sizeof name, "psc_header_%u", lane);
+    tx->queue = lane->tx_queue;
+    tx->outbox = lane->outbox;
+    snprintf(name, sizeof name, "psc_header_%u", number);
     tx->header_mempool = rte_pktmbuf_pool_create(name, count, MEMPOOL_CACHE, 0, HEADER_ROOM, socket);
-    snprintf(name, sizeof name, "psc_payload_%u", lane);
+    snprintf(name, sizeof name, "psc_payload_%u", number);
     tx->payload_mempool = rte_pktmbuf_pool_create(
         name, count, MEMPOOL_CACHE, RTE_ALIGN(sizeof(struct rte_mbuf_ext_shared_info), RTE_MBUF_PRIV_ALIGN),
         payload_room, socket);
@@ -140,7 +147,11 @@ uint32_t psc_io_tx_flush(struct psc_io_tx *tx, struct psc_lane_stats *stats)
 
     if (offered == 0)
         return 0;
-    taken = rte_eth_tx_burst(tx->port_id, tx->queue, tx->pending + tx->pending_begin, (uint16_t)offered);
+    if (tx->outbox == NULL)
+        taken = rte_eth_tx_burst(tx->port_id, tx->queue, tx->pending + tx->pending_begin, (uint16_t)offered);
+    else
+        taken =
+            rte_ring_sp_enqueue_burst(tx->outbox, (void **)(tx->pending + tx->pending_begin), offered, NULL);
     tx->pending_begin += taken;
     if (taken < offered)
         stats->tx_stalls++;

@@ -209,4 +209,14 @@ bool psc_neighbour_heard(const uint8_t *frame, uint32_t bytes, const struct psc_
 bool psc_ip_is_v4(const struct psc_ip *ip);
 bool psc_ip_equal(const struct psc_ip *a, const struct psc_ip *b);
 
+/* For which lane a frame is, without judging it. */
+enum psc_peek_kind {
+    PSC_PEEK_OTHER,     /* a ping, or nothing that we know */
+    PSC_PEEK_NEIGHBOUR, /* ARP or neighbour discovery: every lane learns from it */
+    PSC_PEEK_ROCE,      /* *dest_qpn says whose it is */
+};
+/* So many bytes of a frame suffice: Ethernet, a VLAN tag, IPv6, UDP, BTH. */
+#define PSC_PEEK_BYTES 78
+enum psc_peek_kind psc_peek(const uint8_t *frame, uint32_t bytes, uint32_t *dest_qpn);
+
 #endif

@@ -34,10 +34,13 @@ struct psc_job_row_identity {
     uint32_t world_size;
     uint32_t epoch;
     uint32_t lane;
+    uint64_t start_time_us; /* CLOCK_REALTIME: one for all lanes of a life, and only for them */
 };
+uint64_t psc_segment_now_us(void);
 
-/* A row for a job that begins: the ended row of the same name (its counters go on, as a job's do), else a
- * free one, else the one that ended longest ago, from zero. NULL: every row is a living job's. */
+/* A row for what a lane has of a job that begins: the ended row of the same name and lane (its counters go
+ * on, as a job's do), else a free one, else the one that ended longest ago, from zero. NULL: every row is a
+ * living job's. */
 struct psc_job_stats *psc_segment_claim_row(struct psc_segment *segment,
                                             const struct psc_job_row_identity *identity);
 /* The job of the row goes on in a new epoch, for which its ranks join again. */

@@ -19,7 +19,7 @@ struct psc_segment {
     uint64_t bytes;
 };
 
-static uint64_t realtime_us(void)
+uint64_t psc_segment_now_us(void)
 {
     struct timespec now;
 
@@ -33,7 +33,7 @@ static void fill_header(struct psc_stats_header *header, uint32_t lanes, uint32_
     header->pid = (uint32_t)getpid();
     header->lanes = lanes;
     header->job_rows = job_rows;
-    header->start_time_us = realtime_us();
+    header->start_time_us = psc_segment_now_us();
     header->heartbeat_us = header->start_time_us;
     header->lane_offset_bytes = sizeof(struct psc_stats_header);
     header->lane_stride_bytes = sizeof(struct psc_lane_stats);
@@ -104,7 +104,7 @@ void psc_segment_close(struct psc_segment *segment)
 
 void psc_segment_heartbeat(struct psc_segment *segment)
 {
-    __atomic_store_n(&segment->header->heartbeat_us, realtime_us(), __ATOMIC_RELAXED);
+    __atomic_store_n(&segment->header->heartbeat_us, psc_segment_now_us(), __ATOMIC_RELAXED);
 }
 
 struct psc_lane_stats *psc_segment_lane(struct psc_segment *segment, uint32_t lane)
@@ -113,7 +113,7 @@ struct psc_lane_stats *psc_segment_lane(struct psc_segment *segment, uint32_t la
 }
 
 /* The row to use, by preference; see the header. */
-static struct psc_job_stats *choose_row(struct psc_segment *segment, const char *name)
+static struct psc_job_stats *choose_row(struct psc_segment *segment, const char *name, uint32_t lane)
 {
     struct psc_job_stats *rows =
         (struct psc_job_stats *)((char *)segment->header + segment->header->job_offset_bytes);
@@ -126,7 +126,7 @@ static struct psc_job_stats *choose_row(struct psc_segment *segment, const char 
             free_row = row;
         if (row->state != PSC_JOB_ROW_ENDED)
             continue;
-        if (strncmp(row->name, name, PSC_STATS_JOB_NAME_BYTES) == 0)
+        if (row->lane == lane && strncmp(row->name, name, PSC_STATS_JOB_NAME_BYTES) == 0)
             return row;
         if (oldest == NULL || row->start_time_us < oldest->start_time_us)
             oldest = row;
@@ -149,12 +149,12 @@ static void end_change(struct psc_job_stats *row)
 struct psc_job_stats *psc_segment_claim_row(struct psc_segment *segment,
                                             const struct psc_job_row_identity *identity)
 {
-    struct psc_job_stats *row = choose_row(segment, identity->name);
+    struct psc_job_stats *row = choose_row(segment, identity->name, identity->lane);
 
     if (row == NULL)
         return NULL;
     begin_change(row);
-    if (strncmp(row->name, identity->name, PSC_STATS_JOB_NAME_BYTES) != 0) {
+    if (row->lane != identity->lane || strncmp(row->name, identity->name, PSC_STATS_JOB_NAME_BYTES) != 0) {
         uint64_t generation = row->generation;
 
         memset(row, 0, sizeof *row);
@@ -165,7 +165,7 @@ struct psc_job_stats *psc_segment_claim_row(struct psc_segment *segment,
     row->world_size = identity->world_size;
     row->epoch = identity->epoch;
     row->lane = identity->lane;
-    row->start_time_us = realtime_us();
+    row->start_time_us = identity->start_time_us;
     end_change(row);
     return row;
 }

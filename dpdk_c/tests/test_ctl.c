@@ -21,7 +21,12 @@
 #define QPS       (RANKS * POOLS)
 #define WAIT_MS   120000
 #define MTU_BYTES 1024u
+#define OWN_ADDRESS                                                                                          \
+    {                                                                                                        \
+        [10] = 0xff, [11] = 0xff, [12] = 10, [15] = 1                                                        \
+    }
 
+static uint32_t lanes; /* of this run: its argument */
 static char stats_path[] = "/tmp/psc_test_ctl_XXXXXX";
 
 static uint32_t last_cpu(void)
@@ -41,12 +46,9 @@ static int start(void **state)
     struct psc_ctl_config config = {
         .ports = {{.devargs = "net_ring0", .rx_ring_packets = 128, .tx_ring_packets = 128}},
         .port_count = 1,
-        .lane_cores = {last_cpu()},
-        .lane_count = 1,
-        .memory_mib = 64,
+        .lane_count = lanes,
+        .memory_mib = 64 * lanes,
         .idle_sleep_us = 500,
-        .address = {[10] = 0xff, [11] = 0xff, [12] = 10, [15] = 1},
-        .prefix_bits = 24,
         .roce_mtu = MTU_BYTES,
         .max_unacked_packets = 128,
         .retransmit_exponent = 14,
@@ -54,12 +56,18 @@ static int start(void **state)
         .progress_us = 2000000,
         .waiting_event_us = 2000000,
         .max_jobs = 2,
-        .job_rows = 4};
+        .job_rows = 4 * lanes};
     char text[PSC_CTL_TEXT_BYTES] = "";
     int fd = mkstemp(stats_path);
 
     (void)state;
     close(fd);
+    config.ports[0].dispatcher_core = lanes > 1 ? last_cpu() : PSC_CTL_NO_CORE;
+    for (uint32_t i = 0; i < lanes; i++) {
+        config.lanes[i] =
+            (struct psc_ctl_lane_config){.core = last_cpu(), .address = OWN_ADDRESS, .prefix_bits = 24};
+        config.lanes[i].address[15] = (uint8_t)(1 + i);
+    }
     snprintf(config.stats_path, sizeof config.stats_path, "%s", stats_path);
     if (psc_ctl_start(&config, text) == PSC_CTL_OK)
         return 0;
@@ -81,7 +89,7 @@ static uint32_t open_named_job(const char *name, uint32_t epoch, struct psc_ctl_
                                .epoch = epoch,
                                .ops = {PSC_OP_SUM_I32},
                                .op_count = 1,
-                               .pools = {{PSC_POOL_DATA, 2, 4096}, {PSC_POOL_SMALL, 2, 1024}},
+                               .pools = {{PSC_POOL_DATA, 0, 2, 4096}, {PSC_POOL_SMALL, lanes - 1, 2, 1024}},
                                .pool_count = POOLS};
     char text[PSC_CTL_TEXT_BYTES];
     uint32_t job;
@@ -141,7 +149,8 @@ static void another_epoch_has_ends_that_share_nothing_with_the_last(void **state
     assert_int_equal(psc_ctl_job_resume(job, 2, new), PSC_CTL_OK);
     assert_int_equal(psc_ctl_job_resume(job, 3, new), PSC_CTL_STATE);
     assert_int_equal(usage().qps, QPS);
-    assert_int_equal(psc_ctl_job_stats(job)->epoch, 2);
+    for (uint32_t lane = 0; lane < lanes; lane++)
+        assert_int_equal(psc_ctl_job_stats(job, lane)->epoch, 2);
     for (uint32_t i = 0; i < QPS; i++)
         for (uint32_t k = 0; k < QPS; k++) {
             assert_int_not_equal(new[i].qpn, old[k].qpn);
@@ -187,6 +196,37 @@ static void a_job_that_has_halted_ends_when_it_has_been_resumed(void **state)
     close_job(job);
     assert_int_equal(psc_ctl_job_end(job, 1), PSC_CTL_NO_JOB);
     assert_int_equal(psc_ctl_job_halt(job, 0, PSC_FAULT_NAK_RECEIVED), PSC_CTL_NO_JOB);
+}
+
+/* The port is a loop: the second lane asks for the first one's address, hears itself, and the first answers.
+ * So what every lane must hear reaches each. */
+static void lanes_of_a_port_hear_of_each_other(void **state)
+{
+    const struct psc_ctl_peer peer = {.qpn = 17, .address = OWN_ADDRESS};
+    struct psc_ctl_qp qps[QPS];
+    uint32_t job = open_job(qps);
+
+    (void)state;
+    assert_int_equal(qps[1 * RANKS + 1].qpn % PSC_CTL_MAX_LANES, lanes - 1);
+    assert_int_equal(psc_ctl_qp_connect(job, 1, 1, &peer), PSC_CTL_OK);
+    /* One lane alone does not learn of its own address, and nobody else has it. */
+    struct psc_ctl_event answer = expect(lanes > 1 ? PSC_CTL_EVENT_CONNECTED : PSC_CTL_EVENT_FAULT);
+    assert_int_equal(answer.pool, 1);
+    assert_int_equal(answer.rank, 1);
+    close_job(job);
+}
+
+static void steering_is_told_with_its_reason(void **state)
+{
+    struct psc_ctl_port_status port;
+
+    (void)state;
+    assert_int_equal(psc_ctl_port_status(0, &port), PSC_CTL_OK);
+    assert_int_equal(port.steering, lanes > 1 ? PSC_CTL_STEER_DISPATCHER : PSC_CTL_STEER_PORT);
+    assert_int_equal(strstr(port.why, "ib_bth: ") != NULL, lanes > 1);
+    assert_int_equal(strstr(port.why, "; address: ") != NULL, lanes > 1);
+    assert_int_equal(port.rx_queues, 1);
+    assert_int_equal(port.dispatched_frames > 0, lanes > 1);
 }
 
 /* ---- Jobs come and go, whole lives of them, while the lane polls and others read what it counts. ---- */
@@ -317,14 +357,18 @@ static void many_lives_beside_a_lane_that_polls(void **state)
     assert_int_equal(usage().qps, 0);
 }
 
-int main(void)
+/* The number of lanes of this run: EAL starts once per process. */
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(another_epoch_has_ends_that_share_nothing_with_the_last),
+        cmocka_unit_test(lanes_of_a_port_hear_of_each_other),
+        cmocka_unit_test(steering_is_told_with_its_reason),
         cmocka_unit_test(many_lives_beside_a_lane_that_polls),
         cmocka_unit_test(what_a_rank_cannot_have_is_rejected),
         cmocka_unit_test(a_job_that_has_halted_ends_when_it_has_been_resumed),
     };
 
+    lanes = argc > 1 ? (uint32_t)atoi(argv[1]) : 1;
     return cmocka_run_group_tests(tests, start, stop);
 }

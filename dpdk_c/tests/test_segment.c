@@ -58,7 +58,8 @@ static const struct psc_job_stats *row_at(const struct psc_stats_header *header,
 
 static struct psc_job_stats *claim(struct psc_segment *segment, const char *name, uint32_t epoch)
 {
-    struct psc_job_row_identity identity = {.name = name, .world_size = 4, .epoch = epoch, .lane = 1};
+    struct psc_job_row_identity identity = {
+        .name = name, .world_size = 4, .epoch = epoch, .lane = 1, .start_time_us = psc_segment_now_us()};
 
     return psc_segment_claim_row(segment, &identity);
 }

@@ -16,7 +16,7 @@ static const struct psc_ctl_job good = {
     .mtu = 1024,
     .ops = {PSC_OP_SUM_F32, PSC_OP_MAX_F32},
     .op_count = 2,
-    .pools = {{PSC_POOL_DATA, 16, 65536}, {PSC_POOL_SMALL, 4, 1024}},
+    .pools = {{PSC_POOL_DATA, 0, 16, 65536}, {PSC_POOL_SMALL, 0, 4, 1024}},
     .pool_count = 2,
 };
 
@@ -74,7 +74,7 @@ static void what_is_within_the_limits_is_taken(void **state)
     assert_true(core_takes(&spec));
     spec.world_size = PSC_MAX_RANKS;
     spec.mtu = 256;
-    spec.pools[0] = (struct psc_ctl_pool){PSC_POOL_DATA, 1, 256};
+    spec.pools[0] = (struct psc_ctl_pool){PSC_POOL_DATA, 0, 1, 256};
     assert_true(psc_ctl_spec_check(&spec, LANES, text));
     assert_true(core_takes(&spec));
 }
@@ -161,9 +161,9 @@ static void what_only_ctl_knows_is_named_too(void **state)
     struct psc_ctl_job spec = good;
 
     (void)state;
-    spec.lane = 1;
+    spec.pools[0].lane = 1;
     assert_false(psc_ctl_spec_check(&spec, LANES, text));
-    assert_string_equal(text, "the job's lane is 1, 0 to 0 can be");
+    assert_string_equal(text, "a pool's lane is 1, 0 to 0 can be");
     spec = good;
     memset(spec.name, 'x', sizeof spec.name);
     assert_false(psc_ctl_spec_check(&spec, LANES, text));

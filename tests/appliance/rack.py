@@ -93,11 +93,9 @@ class Rack:
             answer = self.run("ping", "-c", "1", "-W", "30", *options, APPLIANCE_IP)
             assert "1 received" in answer.stdout, answer.stdout
 
-    def neighbour(self) -> dict[str, Any]:
-        """What the worker's kernel knows about the appliance's address."""
-        known: list[dict[str, Any]] = json.loads(
-            self.run("ip", "-j", "neighbour", "show", APPLIANCE_IP).stdout
-        )
+    def neighbour(self, address: str = APPLIANCE_IP) -> dict[str, Any]:
+        """What the worker's kernel knows about an address of the appliance."""
+        known: list[dict[str, Any]] = json.loads(self.run("ip", "-j", "neighbour", "show", address).stdout)
         return known[0]
 
     def control_socket(self) -> socket.socket:
@@ -106,10 +104,10 @@ class Rack:
 
 
 def toml(tables: dict[str, dict[str, Any]]) -> str:
-    """Tables of plain values as TOML; the table `port` is an array of one."""
+    """Tables of plain values as TOML; the tables `port` and `port2` are an array."""
     lines = []
     for name, table in tables.items():
-        lines.append("[[port]]" if name == "port" else f"[{name}]")
+        lines.append("[[port]]" if name in ("port", "port2") else f"[{name}]")
         lines += [f"{key} = {json.dumps(value)}" for key, value in table.items()]
     return "\n".join(lines) + "\n"
 

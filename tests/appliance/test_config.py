@@ -72,7 +72,20 @@ def test_what_the_example_shows_commented_out_are_the_defaults(tmp_path: Path) -
         ("data", "gateway", "10.77.0", "data.gateway = '10.77.0': is not an IP address"),
         ("port", "device", "eth0", "port.0.device = 'eth0': 'eth0' is not an EAL device argument"),
         ("limits", "window", 3, "limits.window = 3: Input should be 1, 2, 4, 8, 16, 32, 64 or 128"),
-        ("lanes", "cores", [1, 2], "lanes.cores"),
+        ("lanes", "cores", [1] * 17, "lanes.cores: List should have at most 16 items"),
+        ("lanes", "ports", [0, 0], "lanes.ports names 2 ports, lanes.cores 1 lanes: one for each"),
+        ("lanes", "ports", [1], "lanes.ports names port 1, the last [[port]] is number 0"),
+        ("lanes", "addresses", ["10.77.0.1"] * 2, "lanes.addresses has 2 addresses, lanes.cores 1 lanes"),
+        ("lanes", "addresses", ["10.78.0.1"], "lane 0 10.78.0.1, its port's network is 10.77.0.0/24"),
+        ("lanes", "steering", "rss", "lanes.steering = 'rss': Input should be 'auto', 'ib_bth'"),
+        ("port", "address", "10.77.0.1/24", "port.0 has an address or a gateway of its own"),
+        (
+            "port2",
+            "device",
+            "--vdev=net_ring1",
+            "port.1 has no address, and data.address 10.77.0.1/24 is the",
+        ),
+        ("port2", "address", "10.77.0.0/24", "port.1.address = '10.77.0.0/24': 10.77.0.0 is the address of"),
         (
             "limits",
             "deadline_s",
@@ -88,7 +101,7 @@ def test_what_is_wrong_is_refused_by_its_name(
     tmp_path: Path, table: str, key: str, value: Any, sentence: str
 ) -> None:
     configuration = tables(tmp_path)
-    configuration.setdefault(table, {})[key] = value
+    configuration.setdefault(table, {"device": "--vdev=net_ring1"} if table == "port2" else {})[key] = value
     path = tmp_path / "wrong.toml"
     path.write_text(toml(configuration))
     with pytest.raises(ConfigError) as refused:
@@ -96,6 +109,45 @@ def test_what_is_wrong_is_refused_by_its_name(
     assert sentence in str(refused.value)
     assert str(path) in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def two_ports(tmp_path: Path, **lanes: Any) -> str:
+    """A second port and two lanes, and what is changed of them."""
+    configuration = tables(tmp_path)
+    port2 = {"device": "--vdev=net_ring1", "address": lanes.pop("address", "10.78.0.1/24")}
+    configuration["lanes"] = {"cores": [1, 2], **lanes}
+    path = tmp_path / "two.toml"
+    path.write_text(toml({**configuration, "port2": port2}))
+    config = load_config(path)
+    return " ".join(f"{port} {config.lane_address(lane)}" for lane, port in enumerate(config.lane_ports))
+
+
+def test_lanes_take_their_ports_in_turn_or_as_they_are_told(tmp_path: Path) -> None:
+    assert two_ports(tmp_path) == "0 10.77.0.1 1 10.78.0.1"
+    assert two_ports(tmp_path, ports=[1, 0]) == "1 10.78.0.1 0 10.77.0.1"
+    assert two_ports(tmp_path, addresses=["10.77.0.1", "10.78.0.9"]) == "0 10.77.0.1 1 10.78.0.9"
+    assert two_ports(tmp_path, cores=[1, 2, 3]) == "0 10.77.0.1 1 10.78.0.1 0 10.77.0.1"
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"cores": [1]}, r"no lane reads port 1: 1 lanes are on ports \[0\]"),
+        ({"ports": [1, 1]}, r"no lane reads port 0: 2 lanes are on ports \[1, 1\]"),
+        ({"address": "fd00::1/64"}, r"port.1 has the address fd00::1/64, data.address is 10.77.0.1/24"),
+        ({"address": "10.77.0.1/24"}, r"port.1 has the address 10.77.0.1 of another port"),
+        ({"addresses": ["10.77.0.1", "10.77.0.2"]}, r"lane 1 10.77.0.2, its port's network is 10.78.0.0/24"),
+        (
+            {"cores": [1, 2, 3], "addresses": ["10.77.0.1", "10.78.0.1", "10.77.0.1"]},
+            r"lanes.addresses gives 10.77.0.1 to two lanes",
+        ),
+    ],
+)
+def test_lanes_and_ports_that_do_not_fit_are_refused(
+    tmp_path: Path, changes: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        two_ports(tmp_path, **changes)
 
 
 def test_the_data_port_may_have_an_ipv6_address(tmp_path: Path) -> None:

@@ -200,7 +200,8 @@ def test_status_says_what_runs(start: Start, tmp_path: Path) -> None:
     ]
     text = subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE_S).stdout
     assert "RoCE MTU 4096 bytes, payload lent, 10.77.0.1/24" in text
-    assert "single lane" in text
+    assert "0 on core" in text
+    assert "steering port of its own\n" in text
     assert "kernels scalar for ops, slicing for the ICRC" in text
     until(lambda: appliance.status()["lanes"][0]["polls"] > 0)
     assert appliance.stop() == 0

@@ -69,24 +69,25 @@ class QueuePair:
 class Wire:
     """The worker's interface."""
 
-    def __init__(self, rack: Rack) -> None:
+    def __init__(self, rack: Rack, interface: str = "worker0", peer: str = APPLIANCE_IP) -> None:
+        self.peer = peer
         self.socket = rack.inside(
             lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800))
         )
-        self.socket.bind(("worker0", 0x0800))
+        self.socket.bind((interface, 0x0800))
         self.socket.settimeout(0.05)
         self.socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 23)
         self.pairs: list[QueuePair] = []
         """Of all workers of this interface."""
-        until(lambda: rack.run("ping", "-c1", "-W5", APPLIANCE_IP).returncode == 0)
-        own = rack.run("cat", "/sys/class/net/worker0/address").stdout.strip()
-        self.ethernet = bytes.fromhex((rack.neighbour()["lladdr"] + own).replace(":", "")) + b"\x08\x00"
+        until(lambda: rack.run("ping", "-c1", "-W5", peer).returncode == 0)
+        own = rack.run("cat", f"/sys/class/net/{interface}/address").stdout.strip()
+        self.ethernet = bytes.fromhex((rack.neighbour(peer)["lladdr"] + own).replace(":", "")) + b"\x08\x00"
 
     def frame(self, transport: bytes) -> bytes:
         """The frame of one RoCE packet, which is given from its BTH to its payload."""
         udp = struct.pack("!HHHH", 0xC123, 4791, 8 + len(transport) + 4, 0)
         head = struct.pack("!BBHHHBBH", 0x45, 106, 20 + len(udp) + len(transport) + 4, 0, 0x4000, 64, 17, 0)
-        head += socket.inet_aton(WORKER_IP) + socket.inet_aton(APPLIANCE_IP)
+        head += socket.inet_aton(WORKER_IP) + socket.inet_aton(self.peer)
         head = head[:10] + struct.pack("!H", ip_checksum(head)) + head[12:]
         packet = head + udp + transport
         return self.ethernet + packet + icrc(packet)
@@ -159,7 +160,7 @@ class Control:
         self._open(rack)
         self.join = {
             "type": "join",
-            "control_version": 3,
+            "control_version": 4,
             "wire_version": 2,
             "job": "test",
             "restart_count": 0,
@@ -285,7 +286,7 @@ class Worker:
         ]
         self.control.send({"type": "connect", "pools": ends})
 
-    def probe(self, pools: int = 2) -> None:
+    def probe(self, pools: int | None = None) -> None:
         """Both probes of every pool, or of the first."""
         for pair in self.pairs[:pools]:
             self.write(pair, 0, 0, bytes(self.mtu), IMM_PROBE)

@@ -140,8 +140,8 @@ class RackLink:
             pool.alive = False
             pool.renew(spec.va_base)
 
-    def receive_from(self, peer: str, mtu_bytes: int, traffic_class: int) -> None:
-        assert (peer, mtu_bytes, traffic_class) == ("10.0.0.1", MTU, 106)
+    def receive_from(self, mtu_bytes: int, traffic_class: int) -> None:
+        assert (mtu_bytes, traffic_class) == (MTU, 106)
         if self.unreachable:
             self.unreachable -= 1
             raise ApplianceUnreachable("10.0.0.1 cannot be reached")
@@ -170,15 +170,16 @@ class Rack:
         small: tuple[int, int] = (2, 16),
         deadline_s: float = PATIENCE_S,
         tables: Mapping[str, tuple[int, ...]] | None = None,
+        lanes: int = 1,
     ) -> None:
         self.world_size, self.deadline_s = world_size, deadline_s
         self.tables = dict(tables or {})
         self.ops = OPS + list(self.tables)
         self.names = {wire.OPS[name]: name for name in self.ops}
-        self.pool_sizes = [data, small]
+        self.pool_sizes = [data] * lanes + [small]
         self.lock = threading.RLock()
         self.rounds: dict[tuple[int, int], Round] = {}
-        self.complete = [0, 0]
+        self.complete = [0] * len(self.pool_sizes)
         self.epoch = 1
         self.epochs: dict[int, Epochs] = {}
         """By rank: who hears what the appliance says."""
@@ -194,11 +195,11 @@ class Rack:
         for rank, link in enumerate(self.links):
             link.renew(
                 [
-                    PoolSpec(i, *size, 1, 2, 3, 0x1234_5678_9ABC + rank)
+                    PoolSpec(i, *size, 1, 2, 3, 0x1234_5678_9ABC + rank, "10.0.0.1")
                     for i, size in enumerate(self.pool_sizes)
                 ]
             )
-            link.receive_from("10.0.0.1", MTU, 106)
+            link.receive_from(MTU, 106)
             for pool in link.pools:
                 pool.probed = True
 
@@ -249,8 +250,9 @@ class Rack:
         pools = [
             control.PoolOffer(
                 pool=index,
-                pool_class="small" if index else "data",
-                lane=0,
+                pool_class="small" if index == len(self.pool_sizes) - 1 else "data",
+                lane=index % (len(self.pool_sizes) - 1),
+                address="10.0.0.1",
                 window=window,
                 chunk_bytes=chunk_bytes,
                 qpn=1,
@@ -262,7 +264,6 @@ class Rack:
         ]
         return control.Offer(
             epoch=self.epoch,
-            address="10.0.0.1",
             mtu=MTU,
             traffic_class=106,
             pools=pools,

@@ -34,7 +34,7 @@ TIMEOUT_S = 60.0
 def progress_of(rack: Rack, rank: int) -> Progress:
     lines = rack.lines(rank)
     return Progress(
-        rack.links[rank], lines, lines[0], lines[1], TIMEOUT_S, rack.epochs_of(rank, lines), lambda: None
+        rack.links[rank], lines, lines[:-1], lines[-1], TIMEOUT_S, rack.epochs_of(rank, lines), lambda: None
     )
 
 
@@ -296,7 +296,7 @@ def test_void_rounds_are_written_again_from_their_slots(first: int) -> None:
     line = Line(pool, op_windows(OPS))
     line.rounds_written = line.rounds_drained = first
     four = Collective(np.ones(4 * pool.chunk_bytes // 4, np.float32), codecs.SUM_F32, 0, lambda: None)
-    [(_, stream)] = four.streams(line, line)
+    [(_, stream)] = four.streams([line], line)
     line.enter(stream)
     while line.advance():
         pass
@@ -316,7 +316,7 @@ def test_an_offer_of_another_shape_is_refused(pair: list[Progress], rack: Rack) 
     work = submit(pair[0], np.ones(4, np.float32))
     rack.pool_sizes = [(8, 64), (2, 16)]
     rack.halt()
-    with pytest.raises(Exception, match=r"resumes with an MTU, pools.*\(8, 64\).*\(4, 64\)"):
+    with pytest.raises(Exception, match=r"resumes with an MTU, pools.*\(0, 8, 64\).*\(0, 4, 64\)"):
         work.wait(PATIENCE_S)
 
 

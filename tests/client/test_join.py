@@ -34,7 +34,6 @@ PORT = Port(None, "rxe0", 1, 3, "10.0.0.7", 1024, True, gid_index6=5, address6="
 CLASSES: list[contract.PoolClass] = ["data", "small"]
 OFFER = contract.Offer(
     epoch=1,
-    address="10.0.0.1",
     mtu=1024,
     traffic_class=106,
     pools=[
@@ -42,6 +41,7 @@ OFFER = contract.Offer(
             pool=index,
             pool_class=pool_class,
             lane=0,
+            address="10.0.0.1",
             window=4,
             chunk_bytes=65536,
             qpn=1,
@@ -64,7 +64,7 @@ def wishes(timeout_s: float, look_up: bool = False) -> Wishes:
     ops, tables = ("sum_f32", "sum_i32", "max_f32"), {}
     if look_up:
         ops, tables = (*ops, "lut2_u8"), {"lut2_u8": TABLE}  # type: ignore[assignment]
-    return Wishes("the plan", 65536, 4, timeout_s, ops, tables)
+    return Wishes("the plan", 65536, 4, None, timeout_s, ops, tables)
 
 
 @contextmanager
@@ -137,10 +137,22 @@ def test_a_join_says_who_and_what_and_gets_its_offer() -> None:
         (
             OFFER.model_copy(update={"pools": OFFER.pools[:1]}),
             ContractMismatch,
-            r"offers pools \['data'\], a session needs one for data and one for small",
+            r"offers pools \['data'\] .*, a session needs data pools of one size and one pool for small",
         ),
         (
-            OFFER.model_copy(update={"mtu": 4096, "address": "fd00::1"}),
+            OFFER.model_copy(
+                update={"pools": [*OFFER.pools, OFFER.pools[0].model_copy(update={"pool": 2, "window": 8})]}
+            ),
+            ContractMismatch,
+            r"data pools of \(window, chunk\) \[\(4, 65536\), \(8, 65536\)\], a session needs",
+        ),
+        (
+            OFFER.model_copy(
+                update={
+                    "mtu": 4096,
+                    "pools": [pool.model_copy(update={"address": "fd00::1"}) for pool in OFFER.pools],
+                }
+            ),
             LocalSetupError,
             "MTU of 4096 bytes, rxe0 can 1024.*at least 4180",
         ),

@@ -58,3 +58,16 @@ def test_an_immediate_is_known() -> None:
     # What gzip(1) writes behind the sixteen bytes 01 00 00 00 02 00 00 00 03 00 00 00 04 00 00 00.
     assert wire.immediate(1, 2, 3, 4) == 0xAF05D4EF
     assert wire.immediate(2**32 + 1, 2, 3, 4) == wire.immediate(1, 2, 3, 4)
+
+
+@given(st.integers(0, 1 << 20), st.integers(0, 100), st.integers(1, 16))
+def test_every_chunk_goes_over_one_lane_in_order(sequence: int, chunks: int, lanes: int) -> None:
+    shares = [plan.lane_chunks(sequence, chunks, lane, lanes) for lane in range(lanes)]
+    assert sorted(chunk for share in shares for chunk in share) == list(range(chunks))
+    for lane, share in enumerate(shares):
+        assert all((sequence + chunk) % lanes == lane for chunk in share)
+        assert list(share) == sorted(share)
+
+
+def test_collectives_of_one_chunk_spread_over_the_lanes() -> None:
+    assert [[len(plan.lane_chunks(s, 1, lane, 2)) for lane in (0, 1)] for s in range(2)] == [[1, 0], [0, 1]]

@@ -29,7 +29,7 @@ def progress_of(
 ) -> Progress:
     lines = rack.lines(rank)
     epochs = rack.epochs_of(rank, lines)
-    progress = Progress(rack.links[rank], lines, lines[0], lines[1], timeout_s, epochs, hang_up)
+    progress = Progress(rack.links[rank], lines, lines[:-1], lines[-1], timeout_s, epochs, hang_up)
     progress.start()
     return progress
 
@@ -196,7 +196,9 @@ def test_an_end_that_was_decided_here_hangs_up(defect: bool) -> None:
 def test_leave_comes_after_what_was_submitted_before_it_and_nothing_is_taken_after_it() -> None:
     rack = Rack(1)
     lines = rack.lines(0)
-    progress = Progress(rack.links[0], lines, lines[0], lines[1], 20, rack.epochs_of(0, lines), lambda: None)
+    progress = Progress(
+        rack.links[0], lines, lines[:-1], lines[-1], 20, rack.epochs_of(0, lines), lambda: None
+    )
     work = submit(progress, np.ones(1, np.float32))
     turn = progress._turn
 

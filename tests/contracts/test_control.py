@@ -37,6 +37,7 @@ POOL_OFFER = {
     "pool_class": "data",
     "lane": 0,
     "window": 16,
+    "address": "10.0.0.1",
     "chunk_bytes": 262144,
     "qpn": 0xABCDEF,
     "start_psn": 0xFFFFFF,
@@ -54,7 +55,7 @@ POOL_CONNECT = {
 FROM_WORKER: list[dict[str, Any]] = [
     {
         "type": "join",
-        "control_version": 3,
+        "control_version": 4,
         "wire_version": 2,
         "job": "digits@host-1:4/run_2",
         "restart_count": 0,
@@ -75,7 +76,6 @@ FROM_APPLIANCE: list[dict[str, Any]] = [
     {
         "type": "offer",
         "epoch": 7,
-        "address": "10.0.0.1",
         "mtu": 4096,
         "traffic_class": 106,
         "pools": [POOL_OFFER],
@@ -188,7 +188,9 @@ def test_it_speaks_of_the_same_things_as_the_wire_contract() -> None:
     assert limit("Join", "ops", "max_length") == wire.PSC_MAX_OPS
     assert limit("Join", "rank", "lt") == limit("Join", "world_size", "le") == wire.PSC_MAX_RANKS
     assert (
-        limit("Offer", "pools", "max_length") == limit("Connect", "pools", "max_length") == wire.PSC_MAX_POOLS
+        limit("Offer", "pools", "max_length")
+        == limit("Connect", "pools", "max_length")
+        == wire.PSC_MAX_JOB_POOLS
     )
     assert limit("Join", "job", "max_length") < wire.PSC_STATS_JOB_NAME_BYTES
 

@@ -23,7 +23,7 @@ UP = "pascaline_up"
 
 
 def filled_segment(path: Path) -> SegmentWriter:
-    """Two lanes with every exported counter different, and three jobs, one of them with an ended older life."""
+    """Two lanes with every exported counter different, and two jobs, one on both and one that lived before."""
     segment = SegmentWriter(path)
     for lane in range(2):
         block = segment.lane(lane)
@@ -36,7 +36,8 @@ def filled_segment(path: Path) -> SegmentWriter:
     jobs = [  # name, state, world size, start, bytes in, bytes out, rounds, faults
         (b"digits", 3, 2, 1, 777, 777, 7, 9),
         (b"digits", 2, 4, 2, 4_000, 16_000, 10, 3),
-        (b"gpt/run-7", 3, 8, 1, 64, 512, 2, 1),
+        (b"gpt/run-7", 3, 8, 1, 40, 312, 1, 1),
+        (b"gpt/run-7", 3, 8, 1, 24, 200, 1, 1),
     ]
     for row, (name, state, workers, start_us, contribution, result, rounds, faults) in enumerate(jobs):
         job = segment.job(row)

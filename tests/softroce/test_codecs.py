@@ -88,7 +88,7 @@ def by_arithmetic(case: Case) -> list[list[bytes]]:
             codec = codecs.for_array(tensors[rank].dtype, other or options, rank, world_size, SEED)
             feedback = None if other else feedbacks[rank][name]
             done = Collective(tensors[rank], codec, sequence, lambda: None, feedback)
-            for line, stream in done.streams(data, small):
+            for line, stream in done.streams([data], small):
                 line.enter(stream)
         while any(line.busy() for pair in lines for line in pair):
             for rank, pair in enumerate(lines):

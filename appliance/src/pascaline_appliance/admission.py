@@ -1,7 +1,9 @@
 """Admission: which pools a job gets, and why not. Pure: numbers in, a plan or a Refusal with the numbers out.
 
-Budgets, shared by all jobs: N * W * chunk, in packets, within what the port holds before the lane looks; slots within
-limits.slot_bytes. Ranks that wish a size get it or a refusal; otherwise the appliance halves its own.
+A job has a pool for data on every lane, or on as many as it wishes, those that have most slots free; and one for
+small messages, on the first of them. Budgets, of each lane and shared by all jobs: N * W * chunk, in packets, within
+the lane's share of what its port holds before anybody looks; slots within limits.slot_bytes. Ranks that wish a size get
+it or a refusal; otherwise the appliance halves its own.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from pascaline_appliance.errors import Refusal
 
 @dataclass(frozen=True)
 class Usage:
-    """What one job takes, or several together."""
+    """What one job takes of one lane, or several together."""
 
     rx_packets: int = 0
     """Contributions that may be on their way at once: N * W * chunk, in packets."""
@@ -30,12 +32,15 @@ class Usage:
         return Usage(self.rx_packets + other.rx_packets, self.slot_bytes + other.slot_bytes)
 
 
-def usage_of(world_size: int, pools: Sequence[PoolPlan], mtu: int) -> Usage:
-    """What a job with these pools takes."""
-    return Usage(
-        rx_packets=world_size * sum(pool.window * -(-pool.chunk_bytes // mtu) for pool in pools),
-        slot_bytes=sum(2 * pool.window * pool.chunk_bytes for pool in pools),
-    )
+def usage_of(world_size: int, pools: Sequence[PoolPlan], mtu: int, lanes: int) -> list[Usage]:
+    """What a job with these pools takes, by lane."""
+    taken = [Usage()] * lanes
+    for pool in pools:
+        taken[pool.lane] += Usage(
+            rx_packets=world_size * pool.window * -(-pool.chunk_bytes // mtu),
+            slot_bytes=2 * pool.window * pool.chunk_bytes,
+        )
+    return taken
 
 
 def who(join: Join) -> str:
@@ -97,7 +102,7 @@ def _may_be_a_worker(
     join: Join, address: IPv4Address | IPv6Address, config: Config
 ) -> IPv4Address | IPv6Address:
     local = isinstance(address, IPv6Address) and (address.is_link_local or address.ipv4_mapped is not None)
-    if address == config.data.address.ip or address.is_multicast or address.is_unspecified or local:
+    if address in config.own_addresses or address.is_multicast or address.is_unspecified or local:
         raise Refusal("address", f"rank {join.rank} cannot have the address {address}: it is not a worker's")
     return address
 
@@ -126,35 +131,40 @@ def check_agreement(first: Join, join: Join) -> None:
 
 
 def _complaint(
-    config: Config, in_use: Usage, world_size: int, pools: Sequence[PoolPlan], mtu: int
+    config: Config,
+    ring_packets: Sequence[int],
+    in_use: Sequence[Usage],
+    world_size: int,
+    pools: Sequence[PoolPlan],
+    mtu: int,
 ) -> str | None:
     """Which limit the pools exceed, with the numbers; None: they fit."""
     data = pools[0]
-    wanted = usage_of(world_size, pools, mtu)
-    ring = config.port[0].rx_ring_packets
-    slot_bytes = config.limits.slot_bytes
     if data.chunk_bytes > MAX_CHUNK_BYTES or data.window > MAX_WINDOW:
         return (
             f"window {data.window} and chunks of {data.chunk_bytes} bytes exceed what the protocol has room for: at"
             f" most {MAX_WINDOW} and {MAX_CHUNK_BYTES}"
         )
-    if in_use.rx_packets + wanted.rx_packets > ring:
-        return (
-            f"{world_size} ranks * window {data.window} * chunks of {data.chunk_bytes} bytes, and small messages, are"
-            f" {wanted.rx_packets} packets of {mtu} bytes; the port's ring holds {ring}, other jobs have"
-            f" {in_use.rx_packets}: ask for a smaller window or chunk, or raise port.rx_ring_packets"
-        )
-    if in_use.slot_bytes + wanted.slot_bytes > slot_bytes:
-        return (
-            f"the job's slots take {wanted.slot_bytes} bytes; the lane has {slot_bytes} for slots, other jobs have"
-            f" {in_use.slot_bytes}: ask for a smaller window or chunk, or raise limits.slot_bytes"
-        )
+    slot_bytes = config.limits.slot_bytes
+    for lane, wanted in enumerate(usage_of(world_size, pools, mtu, len(in_use))):
+        used, ring = in_use[lane], ring_packets[lane]
+        if wanted.rx_packets and used.rx_packets + wanted.rx_packets > ring:
+            return (
+                f"{world_size} ranks * window {data.window} * chunks of {data.chunk_bytes} bytes, and small messages,"
+                f" are {wanted.rx_packets} packets of {mtu} bytes; the port's ring holds {ring} for lane {lane}, other"
+                f" jobs have {used.rx_packets}: ask for a smaller window or chunk, or raise port.rx_ring_packets"
+            )
+        if wanted.slot_bytes and used.slot_bytes + wanted.slot_bytes > slot_bytes:
+            return (
+                f"the job's slots take {wanted.slot_bytes} bytes; lane {lane} has {slot_bytes} for slots, other jobs"
+                f" have {used.slot_bytes}: ask for a smaller window or chunk, or raise limits.slot_bytes"
+            )
     return None
 
 
 def _check_wishes(joins: Sequence[Join], mtu: int) -> None:
     """A wish is met as it is or refused: ranks must not wish differently, nor what no pool can have."""
-    for name in ("window", "chunk_bytes"):
+    for name in ("window", "chunk_bytes", "lanes"):
         wishes = [(getattr(join, name), join) for join in joins if getattr(join, name) is not None]
         for wish, join in wishes:
             if wish != wishes[0][0]:
@@ -175,12 +185,33 @@ def _check_wishes(joins: Sequence[Join], mtu: int) -> None:
             )
 
 
-def plan_pools(config: Config, in_use: Usage, joins: Sequence[Join], mtu: int) -> list[PoolPlan]:
-    """The pools of a job of these ranks beside what is in use; Refusal("budget") with the numbers if none fit.
+def _choose_lanes(in_use: Sequence[Usage], joins: Sequence[Join]) -> list[int]:
+    """Lanes of a job: all, or as many as it wishes, of those that have least in use."""
+    lanes = range(len(in_use))
+    wished = joins[0].lanes or len(lanes)
+    if wished > len(lanes):
+        raise Refusal(
+            "budget",
+            f"{who(joins[0])} wishes {wished} lanes, the appliance has {len(lanes)}: wish so many at most, or nothing",
+        )
+    return sorted(sorted(lanes, key=lambda lane: in_use[lane].slot_bytes)[:wished])
 
-    Windows are powers of two, chunks multiples of the path MTU.
+
+def plan_pools(
+    config: Config,
+    ring_packets: Sequence[int],
+    others: Sequence[Sequence[Usage]],
+    joins: Sequence[Join],
+    mtu: int,
+) -> list[PoolPlan]:
+    """The pools of a job of these ranks beside other jobs; Refusal("budget") with the numbers if none fit.
+
+    `ring_packets` are the lanes', `others` what each other job takes of them. Windows are powers of two, chunks
+    multiples of the path MTU.
     """
     _check_wishes(joins, mtu)
+    in_use = [sum((job[lane] for job in others), Usage()) for lane in range(len(ring_packets))]
+    lanes = _choose_lanes(in_use, joins)
     world_size = joins[0].world_size
     chunk_wishes = [join.chunk_bytes for join in joins if join.chunk_bytes is not None]
     window_wishes = [join.window for join in joins if join.window is not None]
@@ -188,8 +219,9 @@ def plan_pools(config: Config, in_use: Usage, joins: Sequence[Join], mtu: int) -
     window = min(window_wishes, default=config.limits.window)
     while True:
         chunk = max(chunk // mtu, 1) * mtu
-        pools = [PoolPlan("data", window, chunk), PoolPlan("small", config.limits.small_window, mtu)]
-        complaint = _complaint(config, in_use, world_size, pools, mtu)
+        pools = [PoolPlan("data", window, chunk, lane) for lane in lanes]
+        pools.append(PoolPlan("small", config.limits.small_window, mtu, lanes[0]))
+        complaint = _complaint(config, ring_packets, in_use, world_size, pools, mtu)
         if complaint is None:
             return pools
         if chunk > mtu and not chunk_wishes:

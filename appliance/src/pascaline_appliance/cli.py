@@ -49,15 +49,33 @@ def run(
     service.run(settings)
 
 
+def _lane(lane: dict[str, Any], port: dict[str, Any]) -> str:
+    own = "" if lane["address"] == port["address"].partition("/")[0] else f" with {lane['address']}"
+    return f"{lane['lane']} on core {lane['core']}{own}"
+
+
+def _steering(port: dict[str, Any]) -> str:
+    """How a port's packets find their lane, and why not better."""
+    said = f"steering {port['steering']}"
+    if port["steering"] == "dispatcher":
+        said += f" on core {port['dispatcher_core']}"
+    return said + (f" (refused: {port['refused_steerings']})" if port["refused_steerings"] else "")
+
+
 def _table(status: dict[str, Any]) -> str:
     """The status for people."""
-    port, lane, usage = status["ports"][0], status["lanes"][0], status["usage"]
-    lines = [
-        f"pascaline-appliance {status['version']}, pid {status['pid']}, up {status['uptime_s']} s",
-        f"port    {port['device']} ({port['driver']}, {port['mac']}), link {'up' if port['link_up'] else 'down'},"
-        f" RoCE MTU {port['roce_mtu_bytes']} bytes, payload {port['payload']}, {status['address']}",
-        f"lanes   {len(status['lanes'])} on core {lane['core']}, {status['steering']};"
-        f" {usage['qps']} QPs, {usage['mbufs_in_use']} mbufs in use",
+    usage = status["usage"]
+    lines = [f"pascaline-appliance {status['version']}, pid {status['pid']}, up {status['uptime_s']} s"]
+    for number, port in enumerate(status["ports"]):
+        on_it = [lane for lane in status["lanes"] if lane["port"] == number]
+        lines += [
+            f"port {number}  {port['device']} ({port['driver']}, {port['mac']}), link"
+            f" {'up' if port['link_up'] else 'down'}, RoCE MTU {port['roce_mtu_bytes']} bytes, payload"
+            f" {port['payload']}, {port['address']}",
+            f"        lanes {', '.join(_lane(lane, port) for lane in on_it)}: {_steering(port)}",
+        ]
+    lines += [
+        f"lanes   {len(status['lanes'])}; {usage['qps']} QPs, {usage['mbufs_in_use']} mbufs in use",
         f"control {status['control']}{' (insecure)' if status['insecure_listen'] else ''}",
         f"kernels {status['arith']} for ops, {status['crc']} for the ICRC",
         f"jobs    {len(status['jobs'])}",

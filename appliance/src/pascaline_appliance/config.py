@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -24,6 +25,13 @@ from pascaline_appliance.contract.control import DEFAULT_PORT
 from pascaline_appliance.errors import ConfigError
 
 Window = Literal[1, 2, 4, 8, 16, 32, 64, 128]
+Steering = Literal["auto", "ib_bth", "address", "dispatcher"]
+Interface = IPv4Interface | IPv6Interface
+Address = IPv4Address | IPv6Address
+MAX_PORTS = 4
+MAX_LANES = 16
+"""A lane is the low 4 bits of its queue pairs' numbers."""
+Cpu = Annotated[int, Field(ge=0, le=1023)]
 
 
 POINT_TO_POINT_BITS = 31
@@ -78,13 +86,43 @@ def _address(value: object) -> object:
         raise ValueError("is not an IP address") from error
 
 
+def _check_host(value: Interface) -> Interface:
+    """An address that a port of ours can have."""
+    ip, network = value.ip, value.network
+    local = isinstance(ip, IPv6Address) and (ip.ipv4_mapped is not None or ip.is_link_local)
+    if ip.is_multicast or ip.is_loopback or ip.is_unspecified or ip.is_reserved or local:
+        raise ValueError(f"{ip} cannot be the data port's: give it an address that workers can route to")
+    outer = (network.network_address, network.broadcast_address)
+    if ip.version == 4 and network.prefixlen < POINT_TO_POINT_BITS and ip in outer:
+        raise ValueError(
+            f"{ip} is the address of the network {network} itself, or its broadcast: use a host's"
+        )
+    return value
+
+
+def _check_gateway(gateway: Address, address: Interface) -> None:
+    """A next hop that the port of this address can reach."""
+    if gateway.version != address.version:
+        raise ValueError(
+            f"gateway {gateway} is of IPv{gateway.version}, address {address} of"
+            f" IPv{address.version}: both must be of one family"
+        )
+    if gateway == address.ip:
+        raise ValueError(f"gateway {gateway} is the appliance's own address: name the router's")
+    if gateway not in address.network and not gateway.is_link_local:
+        raise ValueError(
+            f"gateway {gateway} is outside {address.network} and cannot be reached: name the router's"
+            " address in the data network"
+        )
+
+
 class Data(_Table):
     """The appliance as a RoCE host."""
 
-    address: Annotated[IPv4Interface | IPv6Interface, BeforeValidator(_interface)]
-    """Address and prefix length of the data port, such as 10.77.0.1/24 or fd00:77::1/64. RoCE is spoken over its family
-    alone. No other host may have it."""
-    gateway: Annotated[IPv4Address | IPv6Address, BeforeValidator(_address)] | None = None
+    address: Annotated[Interface, BeforeValidator(_interface), AfterValidator(_check_host)]
+    """Address and prefix length of the first data port, such as 10.77.0.1/24 or fd00:77::1/64. RoCE is spoken over its
+    family alone. No other host may have it."""
+    gateway: Annotated[Address, BeforeValidator(_address)] | None = None
     """Next hop towards workers outside the prefix, of the same family."""
     vlan: Annotated[int, Field(ge=0, le=4094)] = 0
     """VLAN ID of the data network; 0: untagged."""
@@ -93,36 +131,10 @@ class Data(_Table):
     mtu: Literal[256, 512, 1024, 2048, 4096] | None = None
     """RoCE path MTU in bytes of payload; the link's MTU must be 80 larger, over IPv6 84. Absent: the link's largest."""
 
-    @field_validator("address")
-    @classmethod
-    def _can_be_a_host_s(cls, value: IPv4Interface | IPv6Interface) -> IPv4Interface | IPv6Interface:
-        ip, network = value.ip, value.network
-        local = isinstance(ip, IPv6Address) and (ip.ipv4_mapped is not None or ip.is_link_local)
-        if ip.is_multicast or ip.is_loopback or ip.is_unspecified or ip.is_reserved or local:
-            raise ValueError(f"{ip} cannot be the data port's: give it an address that workers can route to")
-        outer = (network.network_address, network.broadcast_address)
-        if ip.version == 4 and network.prefixlen < POINT_TO_POINT_BITS and ip in outer:
-            raise ValueError(
-                f"{ip} is the address of the network {network} itself, or its broadcast: use a host's"
-            )
-        return value
-
     @model_validator(mode="after")
     def _gateway_is_a_neighbour(self) -> Data:
-        if self.gateway is None:
-            return self
-        if self.gateway.version != self.address.version:
-            raise ValueError(
-                f"gateway {self.gateway} is of IPv{self.gateway.version}, address {self.address} of"
-                f" IPv{self.address.version}: both must be of one family"
-            )
-        if self.gateway == self.address.ip:
-            raise ValueError(f"gateway {self.gateway} is the appliance's own address: name the router's")
-        if self.gateway not in self.address.network and not self.gateway.is_link_local:
-            raise ValueError(
-                f"gateway {self.gateway} is outside {self.address.network} and cannot be reached: name the router's"
-                " address in the data network"
-            )
+        if self.gateway is not None:
+            _check_gateway(self.gateway, self.address)
         return self
 
 
@@ -135,6 +147,12 @@ class Port(_Table):
     """Packets that the port holds before the lane looks (net_af_packet: its framecnt); all jobs share them."""
     tx_ring_packets: Annotated[int, Field(ge=64, le=16384)] = 512
     """Packet segments that the port takes before it has sent them."""
+    dispatcher_core: Cpu | None = None
+    """CPU of the core that sorts the port's packets to its lanes where the port cannot."""
+    address: Annotated[Interface, BeforeValidator(_interface), AfterValidator(_check_host)] | None = None
+    """Of the second port and later ones: address and prefix length, of data.address's family; the first has that."""
+    gateway: Annotated[Address, BeforeValidator(_address)] | None = None
+    """Of the second port and later ones: next hop towards workers outside its prefix."""
 
     @field_validator("device")
     @classmethod
@@ -173,8 +191,14 @@ class Memory(_Table):
 class Lanes(_Table):
     """The polling cores."""
 
-    cores: Annotated[list[Annotated[int, Field(ge=0, le=1023)]], Field(min_length=1, max_length=1)] = [1]
-    """CPU numbers, one per lane; one lane is supported."""
+    cores: Annotated[list[Cpu], Field(min_length=1, max_length=MAX_LANES)] = [1]
+    """CPU numbers, one per lane. A job's data goes over all lanes."""
+    ports: list[Annotated[int, Field(ge=0, lt=MAX_PORTS)]] | None = None
+    """Each lane's port by its number, in the order of the [[port]] tables from 0; absent: in turn."""
+    addresses: list[Annotated[Address, BeforeValidator(_address)]] | None = None
+    """An IP address for each lane, in its port's network, by which the port can sort packets; absent: the port's."""
+    steering: Steering = "auto"
+    """How a port that lanes share sorts its packets; auto: the best that works."""
     idle_sleep_us: Annotated[int, Field(ge=0, le=10000)] = 0
     """Microseconds that an idle lane sleeps; 0: it polls without pause, as an appliance should."""
 
@@ -243,13 +267,101 @@ class Config(_Table):
 
     control: Control = Control()
     data: Data
-    port: Annotated[list[Port], Field(min_length=1, max_length=1)]
-    """[[port]] tables; one port is supported."""
+    port: Annotated[list[Port], Field(min_length=1, max_length=MAX_PORTS)]
+    """[[port]] tables."""
     memory: Memory = Memory()
     lanes: Lanes = Lanes()
     limits: Limits = Limits()
     stats: Stats = Stats()
     status: Status = Status()
+
+    @property
+    def lane_ports(self) -> list[int]:
+        """Port of each lane."""
+        lanes = range(len(self.lanes.cores))
+        return [i % len(self.port) for i in lanes] if self.lanes.ports is None else self.lanes.ports
+
+    def port_address(self, port: int) -> Interface:
+        """Of a port."""
+        address = self.port[port].address
+        return self.data.address if address is None else address
+
+    def port_gateway(self, port: int) -> Address | None:
+        """Of a port."""
+        return self.port[port].gateway if port else self.data.gateway
+
+    def lane_address(self, lane: int) -> Address:
+        """Where workers write to a lane."""
+        own = self.lanes.addresses
+        return self.port_address(self.lane_ports[lane]).ip if own is None else own[lane]
+
+    @property
+    def own_addresses(self) -> set[Address]:
+        """All that the appliance has."""
+        return {self.lane_address(lane) for lane in range(len(self.lanes.cores))}
+
+    @model_validator(mode="after")
+    def _ports_have_addresses(self) -> Config:
+        for number, port in enumerate(self.port):
+            if number == 0 and (port.address or port.gateway):
+                raise ValueError(
+                    "port.0 has an address or a gateway of its own: the first port's are data.address and data.gateway"
+                )
+            if number and port.address is None:
+                raise ValueError(
+                    f"port.{number} has no address, and data.address {self.data.address} is the first port's: set"
+                    " port.address"
+                )
+            if port.address and port.address.version != self.data.address.version:
+                raise ValueError(
+                    f"port.{number} has the address {port.address}, data.address is {self.data.address}: all ports are"
+                    " of one family"
+                )
+            if port.address and port.gateway:
+                _check_gateway(port.gateway, port.address)
+        addresses = [self.port_address(number).ip for number in range(len(self.port))]
+        for number, address in enumerate(addresses):
+            if address in addresses[:number]:
+                raise ValueError(
+                    f"port.{number} has the address {address} of another port: give each its own"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _lanes_have_ports(self) -> Config:
+        lanes, ports = len(self.lanes.cores), len(self.port)
+        given = self.lanes.ports
+        if given is not None and len(given) != lanes:
+            raise ValueError(f"lanes.ports names {len(given)} ports, lanes.cores {lanes} lanes: one for each")
+        unknown = [port for port in given or [] if port >= ports]
+        if unknown:
+            raise ValueError(f"lanes.ports names port {unknown[0]}, the last [[port]] is number {ports - 1}")
+        idle = [str(port) for port in range(ports) if port not in self.lane_ports]
+        if idle:
+            raise ValueError(
+                f"no lane reads port {', '.join(idle)}: {lanes} lanes are on ports {self.lane_ports}; give each port a"
+                " lane (lanes.cores, lanes.ports) or remove its table"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _lane_addresses_are_the_port_s(self) -> Config:
+        own, lanes = self.lanes.addresses, len(self.lanes.cores)
+        if own is None:
+            return self
+        if len(own) != lanes:
+            raise ValueError(
+                f"lanes.addresses has {len(own)} addresses, lanes.cores {lanes} lanes: one for each"
+            )
+        for lane, address in enumerate(own):
+            network = self.port_address(self.lane_ports[lane]).network
+            if address not in network:
+                raise ValueError(
+                    f"lanes.addresses gives lane {lane} {address}, its port's network is {network}: choose one in it"
+                )
+            if address in own[:lane]:
+                raise ValueError(f"lanes.addresses gives {address} to two lanes: each needs its own")
+        return self
 
 
 def _say(error: ValidationError) -> str:
@@ -264,7 +376,7 @@ def _say(error: ValidationError) -> str:
         else:
             text = item["msg"].removeprefix("Value error, ")
             given = "" if isinstance(item["input"], dict | list) else f" = {item['input']!r}"
-            clauses.append(f"{key}{given}: {text}")
+            clauses.append(f"{key}{given}: {text}" if key else text)
     return "; ".join(clauses)
 
 

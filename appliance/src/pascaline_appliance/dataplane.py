@@ -26,10 +26,8 @@ from pascaline_appliance.errors import (
 WIRE_VERSION: int = lib.PSC_WIRE_VERSION
 MAX_CHUNK_BYTES: int = lib.PSC_MAX_CHUNK_BYTES
 MAX_WINDOW: int = lib.PSC_MAX_WINDOW
-STEERING = "single lane"
-"""How packets find their lane; with one lane there is nothing to choose."""
 JOB_ROWS_BEYOND_LIVING = 32
-"""Rows of the statistics segment for jobs that have ended."""
+"""Jobs that have ended and still stand in the statistics segment."""
 
 if lib.psc_ctl_version() != lib.PSC_CTL_VERSION:
     raise ImportError(
@@ -63,6 +61,15 @@ SUM_MAX = _by_op("enum psc_op_sum_max", "PSC_SUM_MAX_")
 MAX_TABLE_ENTRY: int = lib.PSC_MAX_TABLE_ENTRY
 OP_NAMES = {value: name for name, value in OPS.items()}
 POOL_CLASSES = {name: value for value, name in _names("enum psc_pool_class", "PSC_POOL_").items()}
+STEERINGS = {"auto": lib.PSC_CTL_STEER_AUTO, "ib_bth": lib.PSC_CTL_STEER_QPN} | {
+    "address": lib.PSC_CTL_STEER_ADDRESS,
+    "dispatcher": lib.PSC_CTL_STEER_DISPATCHER,
+}
+"""As lanes.steering names them."""
+STEERING_NAMES = {value: name for name, value in STEERINGS.items()} | {
+    lib.PSC_CTL_STEER_PORT: "port of its own"
+}
+"""How packets of a port find their lane, for `status`."""
 EVENT_NAMES = _names("enum psc_ctl_event_kind", "PSC_CTL_EVENT_")
 COMMAND_NAMES = _names("enum psc_ctl_command", "PSC_CTL_COMMAND_")
 _CODE_NAMES = _names("enum psc_ctl_code", "PSC_CTL_")
@@ -77,7 +84,7 @@ _START_ERRORS: dict[str, type[ApplianceError]] = {
 _CALL_SENTENCES = {
     "memory": "not enough memory of the data plane is free for the job's slots: raise memory.memory_mib",
     "too_many_jobs": "limits.max_jobs jobs are open already",
-    "no_qpn": "the lane's queue pair numbers are in use or in their 60 s of quarantine",
+    "no_qpn": "a lane's queue pair numbers are in use or in their 60 s of quarantine",
     "no_job": "the job is not open any more",
     "argument": "a number is out of range",
     "busy": "the lane does not take commands fast enough",
@@ -97,11 +104,12 @@ def _check(code: int, text: str | None = None) -> None:
 
 @dataclass(frozen=True)
 class PoolPlan:
-    """One pool of a job: its class by name, W, and bytes of a slot."""
+    """One pool of a job: its class by name, W, bytes of a slot, and its lane."""
 
     pool_class: str
     window: int
     chunk_bytes: int
+    lane: int = 0
 
 
 @dataclass(frozen=True)
@@ -166,16 +174,20 @@ def _fill(config: Config, c: Any) -> None:
         c.ports[i].pci = port.is_pci
         c.ports[i].rx_ring_packets = port.rx_ring_packets
         c.ports[i].tx_ring_packets = port.tx_ring_packets
+        c.ports[i].dispatcher_core = (
+            lib.PSC_CTL_NO_CORE if port.dispatcher_core is None else port.dispatcher_core
+        )
     c.port_count = len(config.port)
-    for i, core in enumerate(config.lanes.cores):
-        c.lane_cores[i] = core
+    for i, (core, number) in enumerate(zip(config.lanes.cores, config.lane_ports, strict=True)):
+        c.lanes[i].core, c.lanes[i].port = core, number
+        c.lanes[i].address = list(_mapped(config.lane_address(i)))
+        c.lanes[i].gateway = list(_mapped(config.port_gateway(number)))
+        c.lanes[i].prefix_bits = config.port_address(number).network.prefixlen
     c.lane_count = len(config.lanes.cores)
+    c.steering = STEERINGS[config.lanes.steering]
     c.huge_pages = config.memory.huge_pages
     c.memory_mib = config.memory.memory_mib
     c.idle_sleep_us = config.lanes.idle_sleep_us
-    c.address = list(_mapped(config.data.address.ip))
-    c.gateway = list(_mapped(config.data.gateway))
-    c.prefix_bits = config.data.address.network.prefixlen
     c.vlan = config.data.vlan
     c.dscp = config.data.dscp
     c.roce_mtu = config.data.mtu or 0
@@ -185,7 +197,7 @@ def _fill(config: Config, c: Any) -> None:
     c.progress_us = int(config.limits.progress_s * 1e6)
     c.waiting_event_us = int(config.limits.waiting_event_s * 1e6)
     c.max_jobs = config.limits.max_jobs
-    c.job_rows = config.limits.max_jobs + JOB_ROWS_BEYOND_LIVING
+    c.job_rows = (config.limits.max_jobs + JOB_ROWS_BEYOND_LIVING) * c.lane_count
     c.stats_path = config.stats.path.encode()
 
 
@@ -195,7 +207,10 @@ class DataPlane:
     def __init__(self, config: Config) -> None:
         self._config = config
         self.roce_mtu = 0
+        """The least of all ports', in bytes."""
         self.lanes = len(config.lanes.cores)
+        self.ring_packets: list[int] = []
+        """By lane: its share of what its port holds before anybody looks."""
 
     def start(self) -> None:
         """Start EAL, ports and lanes; an ApplianceError of the fitting class says why it does not."""
@@ -204,7 +219,13 @@ class DataPlane:
         text = ffi.new("char[]", lib.PSC_CTL_TEXT_BYTES)
         code = lib.psc_ctl_start(c, text)
         _check(code, ffi.string(text).decode(errors="replace"))
-        self.roce_mtu = int(str(self.port_status()["roce_mtu_bytes"]))
+        ports = [self._port(i) for i in range(len(self._config.port))]
+        self.roce_mtu = min(port.roce_mtu for port in ports)
+        on_port = self._config.lane_ports
+        self.ring_packets = [
+            self._config.port[port].rx_ring_packets * ports[port].rx_queues // on_port.count(port)
+            for port in on_port
+        ]
 
     def heartbeat(self) -> None:
         """Say in the statistics that the control plane lives; at least once a second."""
@@ -222,7 +243,6 @@ class DataPlane:
     def open_job(
         self,
         name: str,
-        lane: int,
         world_size: int,
         mtu: int,
         epoch: int,
@@ -233,7 +253,7 @@ class DataPlane:
         """Reserve slots and QPNs; returns the job's number and our ends as [pool][rank]."""
         spec = ffi.new("struct psc_ctl_job *")
         spec.name = name.encode()
-        spec.lane, spec.world_size, spec.mtu, spec.epoch = lane, world_size, mtu, epoch
+        spec.world_size, spec.mtu, spec.epoch = world_size, mtu, epoch
         for i, op in enumerate(ops):
             spec.ops[i] = OPS[op]
         spec.op_count = len(ops)
@@ -241,6 +261,7 @@ class DataPlane:
             spec.tables[OPS[op]] = list(table)
         for i, pool in enumerate(pools):
             spec.pools[i].pool_class = POOL_CLASSES[pool.pool_class]
+            spec.pools[i].lane = pool.lane
             spec.pools[i].window = pool.window
             spec.pools[i].chunk_bytes = pool.chunk_bytes
         spec.pool_count = len(pools)
@@ -305,16 +326,25 @@ class DataPlane:
             )
 
     def counters(self, job: int) -> JobCounters | None:
-        """The job's counters; None when it is not open any more."""
-        row = lib.psc_ctl_job_stats(job)
-        if row == ffi.NULL:
+        """The job's counters, all lanes together; None when it is not open any more."""
+        all_rows = [lib.psc_ctl_job_stats(job, lane) for lane in range(self.lanes)]
+        rows = [row for row in all_rows if row != ffi.NULL]
+        if not rows:
             return None
-        return JobCounters(row.contribution_bytes, row.result_bytes, row.rounds_completed)
+        return JobCounters(
+            sum(row.contribution_bytes for row in rows),
+            sum(row.result_bytes for row in rows),
+            sum(row.rounds_completed for row in rows),
+        )
 
-    def port_status(self, port: int = 0) -> dict[str, object]:
-        """What `status` says about a port."""
+    def _port(self, port: int) -> Any:
         c = ffi.new("struct psc_ctl_port_status *")
         _check(lib.psc_ctl_port_status(port, c))
+        return c
+
+    def port_status(self, port: int) -> dict[str, object]:
+        """What `status` says about a port."""
+        c = self._port(port)
         return {
             "device": ffi.string(c.devargs).decode(),
             "driver": ffi.string(c.driver).decode(),
@@ -323,6 +353,13 @@ class DataPlane:
             "payload": "lent" if c.lends_payload else "copied",
             "link_mtu_bytes": c.link_mtu,
             "roce_mtu_bytes": c.roce_mtu,
+            "address": str(self._config.port_address(port)),
+            "steering": STEERING_NAMES[c.steering],
+            "refused_steerings": ffi.string(c.why).decode(),
+            "rx_queues": c.rx_queues,
+            "tx_queues": c.tx_queues,
+            "dispatcher_core": self._config.port[port].dispatcher_core,
+            "dispatched_frames": int(c.dispatched_frames),
         }
 
     def lane_status(self, lane: int) -> dict[str, object]:
@@ -332,6 +369,8 @@ class DataPlane:
         return {
             "lane": lane,
             "core": self._config.lanes.cores[lane],
+            "port": self._config.lane_ports[lane],
+            "address": str(self._config.lane_address(lane)),
             "idle_sleep_us": self._config.lanes.idle_sleep_us,
             **{name: int(getattr(stats, name)) for name in names},
         }

@@ -22,8 +22,6 @@ ROUNDS = 1 << 32
 """Round numbers are counted modulo this."""
 ECT0 = 2
 """ECN codepoint ECT(0) in the low bits of a traffic class."""
-LANE = 0
-"""Every pool's lane, as long as there is one."""
 
 
 def offer(config: Config, life: Life, rank: int) -> Offer:
@@ -32,7 +30,8 @@ def offer(config: Config, life: Life, rank: int) -> Offer:
         PoolOffer(
             pool=number,
             pool_class="data" if plan.pool_class == "data" else "small",
-            lane=LANE,
+            lane=plan.lane,
+            address=str(config.lane_address(plan.lane)),
             window=plan.window,
             chunk_bytes=plan.chunk_bytes,
             qpn=life.ends[number][rank].qpn,
@@ -44,7 +43,6 @@ def offer(config: Config, life: Life, rank: int) -> Offer:
     ]
     return Offer(
         epoch=life.epoch,
-        address=str(config.data.address.ip),
         mtu=life.mtu,
         traffic_class=config.data.dscp << 2 | ECT0,
         pools=pools,

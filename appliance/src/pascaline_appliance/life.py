@@ -151,7 +151,8 @@ class Life:
     @property
     def pool_classes(self) -> list[str]:
         """Names of its pools, for sentences."""
-        return [pool.pool_class for pool in self.pools]
+        several = len({pool.lane for pool in self.pools}) > 1
+        return [f"{p.pool_class} (lane {p.lane})" if several else p.pool_class for p in self.pools]
 
     @property
     def all_here(self) -> bool:
@@ -190,7 +191,12 @@ class Life:
             "world_size": self.world_size,
             "mtu_bytes": self.mtu,
             "pools": [
-                {"pool": plan.pool_class, "window": plan.window, "chunk_bytes": plan.chunk_bytes}
+                {
+                    "pool": plan.pool_class,
+                    "lane": plan.lane,
+                    "window": plan.window,
+                    "chunk_bytes": plan.chunk_bytes,
+                }
                 for plan in self.pools
             ],
             "rounds_completed": 0 if counters is None else counters.rounds_completed,

@@ -76,11 +76,11 @@ class Registry:
         mtu = min(self._dataplane.roce_mtu, *(join.mtu for join in joins))
         # What ends will be free before this job opens: the older life of its own name too.
         others = [
-            admission.usage_of(life.world_size, life.pools, life.mtu)
+            admission.usage_of(life.world_size, life.pools, life.mtu, self._dataplane.lanes)
             for life in self._running.values()
             if life.name != joins[0].job and life.state is not LifeState.ENDING
         ]
-        return mtu, admission.plan_pools(self._config, sum(others, admission.Usage()), joins, mtu)
+        return mtu, admission.plan_pools(self._config, self._dataplane.ring_packets, others, joins, mtu)
 
     def _open_when_free(self, life: Life) -> None:
         """Open a complete life, now or when the older one's memory is free."""
@@ -99,7 +99,6 @@ class Registry:
             life.mtu, life.pools = self._plan(joins)
             life.handle, life.ends = self._dataplane.open_job(
                 life.name,
-                exchange.LANE,
                 life.world_size,
                 life.mtu,
                 life.epoch,

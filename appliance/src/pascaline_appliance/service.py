@@ -21,7 +21,7 @@ from pascaline_appliance import __version__, control_server, status_server
 from pascaline_appliance.config import Config
 from pascaline_appliance.contract.control import CONTROL_VERSION
 from pascaline_appliance.control_server import ControlServer
-from pascaline_appliance.dataplane import STEERING, WIRE_VERSION, DataPlane
+from pascaline_appliance.dataplane import WIRE_VERSION, DataPlane
 from pascaline_appliance.errors import HugePagesError
 from pascaline_appliance.registry import Registry
 
@@ -87,7 +87,6 @@ class Service:
             "stats": self.config.stats.path,
             "crc": self.dataplane.crc_variant,
             "arith": self.dataplane.arith_variant,
-            "steering": STEERING,
             "ports": [self.dataplane.port_status(i) for i in range(len(self.config.port))],
             "lanes": [self.dataplane.lane_status(i) for i in range(self.dataplane.lanes)],
             "usage": self.dataplane.usage(),
@@ -116,12 +115,16 @@ class Service:
 
     def ready_line(self) -> str:
         """The line that says that the appliance is ready."""
-        port = self.dataplane.port_status()
+        ports = [self.dataplane.port_status(i) for i in range(len(self.config.port))]
+        data = ", ".join(
+            f"{port['address']} on {port['device']} (MAC {port['mac']}, RoCE MTU {port['roce_mtu_bytes']}, steering"
+            f" {port['steering']})"
+            for port in ports
+        )
+        lanes = f"{self.dataplane.lanes} lane{'s' if self.dataplane.lanes > 1 else ''}"
         return (
-            f"pascaline-appliance ready: data {self.config.data.address} on {port['device']} (MAC {port['mac']}, RoCE"
-            f" MTU {port['roce_mtu_bytes']}), control {self.config.control.address}:{self.config.control.port},"
-            f" {self.dataplane.lanes} lane, {STEERING}, {self.dataplane.arith_variant}, statistics"
-            f" {self.config.stats.path}"
+            f"pascaline-appliance ready: data {data}, control {self.config.control.address}:{self.config.control.port},"
+            f" {lanes}, {self.dataplane.arith_variant}, statistics {self.config.stats.path}"
         )
 
     async def serve(self, sockets: list[socket.socket], status_listener: socket.socket) -> None:

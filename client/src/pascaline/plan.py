@@ -1,4 +1,4 @@
-"""Plan: an array's elements -> chunks, a round -> its remote address. Pure integers, no tensors, no bytes.
+"""Plan: an array's elements -> chunks -> lanes, a round -> its remote address. Pure integers, no tensors, no bytes.
 
 All ranks compute the same plan from the same numbers, never from local readiness: that is rule 8, same order
 everywhere.
@@ -30,6 +30,13 @@ def chunks(elems: int, chunk_elems: int) -> Iterator[Chunk]:
     """All chunks of an array, in order; only the last may be short."""
     for index, begin in enumerate(range(0, elems, chunk_elems)):
         yield Chunk(index, begin, min(begin + chunk_elems, elems))
+
+
+def lane_chunks(sequence: int, chunks: int, lane: int, lanes: int) -> range:
+    """Numbers of the chunks that lane `lane` of `lanes` carries, in order: chunk c of collective s goes over lane
+    (s + c) mod lanes, so that many small collectives spread, too.
+    """
+    return range((lane - sequence) % lanes, chunks, lanes)
 
 
 def remote_address(va_base: int, op_window: int, round_: int) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -101,17 +101,35 @@ class Collective:
         self._values, self._codec, self._sequence, self._done = values, codec, sequence, done
         self._feedback, self._measure = feedback, measure
         self._parts: list[plan.Chunk] = []
+        self._unfinished = 0
+        """Lanes whose share of the data is not all summed."""
 
-    def streams(self, data: Line, small: Line) -> list[tuple[Line, Stream]]:
-        """What enters which line. Every line is entered in the order of the calls, which is the same on all ranks."""
-        self._parts = list(plan.chunks(self._values.size, self._codec.chunk_elems(data.pool.chunk_bytes)))
+    def streams(self, data: Sequence[Line], small: Line) -> list[tuple[Line, Stream]]:
+        """What enters which line. Every line is entered in the order of the calls, which is the same on all ranks.
+
+        `data` are the lines over the data pools, of one size, in the order of the offer.
+        """
+        self._parts = list(plan.chunks(self._values.size, self._codec.chunk_elems(data[0].pool.chunk_bytes)))
         if not self._codec.scale_count(self._values.size):
-            return [(data, Stream(self._data(None), self._finish))]
+            return self._over_lanes(data, None)
         scales = Scales(self._codec, [part.end - part.begin for part in self._parts])
         messages = Stream(
             self._norms(scales, small.pool.chunk_bytes // plan.SCALE_BYTES), _nothing, scales.came
         )
-        return [(small, messages), (data, Stream(self._data(scales), self._finish, ready=scales.there))]
+        return [(small, messages), *self._over_lanes(data, scales)]
+
+    def _over_lanes(self, data: Sequence[Line], scales: Scales | None) -> list[tuple[Line, Stream]]:
+        """Each lane's share of the chunks."""
+        shares = [
+            (line, plan.lane_chunks(self._sequence, len(self._parts), lane, len(data)))
+            for lane, line in enumerate(data)
+        ]
+        busy = [(line, share) for line, share in shares if share]
+        self._unfinished = len(busy)
+        return [
+            (line, Stream(self._data(scales, share), self._finish, ready=_scales_there(scales, share)))
+            for line, share in busy
+        ]
 
     def _norms(self, scales: Scales, small_elems: int) -> Iterator[Chunk]:
         """The scales, message by message; norms are computed no sooner than a message needs them."""
@@ -122,8 +140,9 @@ class Collective:
             values = scales.values[message.begin : message.end]
             yield self._chunk(message.number, values, MAX_F32, _NO_SCALES, NOTHING)
 
-    def _data(self, scales: Scales | None) -> Iterator[Chunk]:
-        for part in self._parts:
+    def _data(self, scales: Scales | None, numbers: Sequence[int]) -> Iterator[Chunk]:
+        for number in numbers:
+            part = self._parts[number]
             values = self._values[part.begin : part.end]
             of_chunk = _NO_SCALES if scales is None else scales.of(part.number)
             yield self._chunk(part.number, values, self._codec, of_chunk, self._carry(part))
@@ -150,9 +169,20 @@ class Collective:
         return self._measure if turn and codec.lossy else None
 
     def _finish(self) -> None:
+        """One lane's share is done."""
+        self._unfinished -= 1
+        if self._unfinished:
+            return
         if self._feedback:
             self._feedback.accepted()
         self._done()
+
+
+def _scales_there(scales: Scales | None, numbers: Sequence[int]) -> Callable[[int], bool]:
+    """Whether the scales of a share's place-th chunk have come."""
+    if scales is None:
+        return _always
+    return lambda place: place >= len(numbers) or scales.there(numbers[place])
 
 
 class Scales:

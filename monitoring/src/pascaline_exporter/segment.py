@@ -11,7 +11,7 @@ import mmap
 import os
 import stat
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -235,13 +235,26 @@ def _read_job(base: Any, header: Any, row: int) -> JobCounters | None:
     return None
 
 
-def _latest_lives(jobs: list[JobCounters]) -> list[JobCounters]:
-    """One row per job name, in the order of names: a series may appear once in a scrape.
+def _latest_lives(rows: list[JobCounters]) -> list[JobCounters]:
+    """One series per job name, in the order of names: the rows of its newest life, one for each of its lanes, together.
 
-    Should two rows bear one name, the newest life alone is the series: its counters begin at 0, which every Prometheus
-    function takes for what it is, a restart. A sum would fall when the older row is needed for another job.
+    Should two lives bear one name, the newest alone is the series: its counters begin at 0, which every Prometheus
+    function takes for what it is, a restart. A sum over lives would fall when the older row is needed for another job.
     """
-    latest: dict[str, JobCounters] = {}
-    for job in sorted(jobs, key=lambda job: (job.name, job.start_time_us)):
-        latest[job.name] = job
-    return list(latest.values())
+    latest: dict[str, list[JobCounters]] = {}
+    for row in sorted(rows, key=lambda row: (row.name, row.start_time_us)):
+        life = latest.get(row.name, [])
+        latest[row.name] = [*life, row] if life and life[0].start_time_us == row.start_time_us else [row]
+    return [_all_lanes(life) for life in latest.values()]
+
+
+def _all_lanes(life: list[JobCounters]) -> JobCounters:
+    """What lanes have of one life; a fault ends the epoch on all of them, and each counts it."""
+    return replace(
+        life[0],
+        workers=max(row.workers for row in life),
+        contribution_bytes=sum(row.contribution_bytes for row in life),
+        result_bytes=sum(row.result_bytes for row in life),
+        rounds=sum(row.rounds for row in life),
+        faults=max(row.faults for row in life),
+    )

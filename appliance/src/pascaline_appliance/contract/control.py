@@ -18,9 +18,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-CONTROL_VERSION = 3
+CONTROL_VERSION = 4
 MAX_MESSAGE_BYTES = 65536
 DEFAULT_PORT = 4790
+MAX_POOLS = 32
 
 U24 = Annotated[int, Field(ge=0, lt=1 << 24)]
 U32 = Annotated[int, Field(ge=0, lt=1 << 32)]
@@ -84,14 +85,19 @@ class Join(_Message):
     chunk_bytes: Annotated[int, Field(gt=0)] | None = None
     """Wished slot size of the data pool, bytes of a result; None: the appliance's choice."""
     window: Annotated[int, Field(gt=0)] | None = None
+    lanes: Annotated[int, Field(gt=0)] | None = None
+    """Over how many lanes of the appliance the data goes; None: all."""
 
 
 class PoolOffer(_Message):
     """One pool of the job and this worker's QP in it, as the appliance has built them."""
 
-    pool: Annotated[int, Field(ge=0, lt=8)]
+    pool: Annotated[int, Field(ge=0, lt=MAX_POOLS)]
     pool_class: PoolClass
+    """A job has one pool for data on each of its lanes, all of one size, and one pool for small messages."""
     lane: Annotated[int, Field(ge=0)]
+    address: str
+    """IP address of the appliance's data port for this pool's QP."""
     window: Annotated[int, Field(gt=0)]
     chunk_bytes: Annotated[int, Field(gt=0)]
     """Of a slot, which holds a result: a contribution has 1/expansion of it, by its op."""
@@ -107,17 +113,16 @@ class Offer(_Message):
 
     type: Literal["offer"] = "offer"
     epoch: U32
-    address: str
-    """IP address of the appliance's data port."""
     mtu: int
     """Path MTU of the job, bytes."""
     traffic_class: int
     """For the worker's address handle: DSCP << 2 | ECT(0)."""
-    pools: Annotated[list[PoolOffer], Field(min_length=1, max_length=8)]
+    pools: Annotated[list[PoolOffer], Field(min_length=1, max_length=MAX_POOLS)]
+    """Chunk c of collective s goes over the data pool number (s + c) modulo their number, in the order of this list."""
     straggler_timeout_s: float
     deadline_s: float
     """After a fault every reachable rank has an error within this time."""
-    complete: Annotated[list[U32], Field(max_length=8)] = []
+    complete: Annotated[list[U32], Field(max_length=MAX_POOLS)] = []
     """Per pool: rounds that are complete, [] at a job's start. A worker that resumes gets the results it lacks below
     this number again, and writes its stored contributions from this round on again, after Ready."""
     tables: dict[Op, Sha256] = {}
@@ -127,7 +132,7 @@ class Offer(_Message):
 class PoolConnect(_Message):
     """The worker's end of one QP. Its QP is in RTR when it sends this, its W+1 receives are posted."""
 
-    pool: Annotated[int, Field(ge=0, lt=8)]
+    pool: Annotated[int, Field(ge=0, lt=MAX_POOLS)]
     qpn: U24
     start_psn: U24
     """Of the worker's requests."""
@@ -141,7 +146,7 @@ class Connect(_Message):
     """The worker's ends of all its QPs."""
 
     type: Literal["connect"] = "connect"
-    pools: Annotated[list[PoolConnect], Field(min_length=1, max_length=8)]
+    pools: Annotated[list[PoolConnect], Field(min_length=1, max_length=MAX_POOLS)]
 
 
 class Connected(_Message):
@@ -173,7 +178,7 @@ class Resume(_Message):
     type: Literal["resume"] = "resume"
     epoch: U32
     """The epoch that has ended."""
-    received: Annotated[list[U32], Field(max_length=8)]
+    received: Annotated[list[U32], Field(max_length=MAX_POOLS)]
     """Per pool: number of rounds whose result this worker has. Later ones that are complete are delivered again."""
 
 
@@ -181,7 +186,7 @@ class Leave(_Message):
     """The worker has drained everything it wanted and posts nothing more."""
 
     type: Literal["leave"] = "leave"
-    received: Annotated[list[U32], Field(max_length=8)]
+    received: Annotated[list[U32], Field(max_length=MAX_POOLS)]
     """Per pool: number of rounds whose result this worker has."""
 
 

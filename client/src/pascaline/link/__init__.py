@@ -23,6 +23,8 @@ class PoolSpec:
     start_psn: int
     rkey: int
     va_base: int
+    address: str
+    """IP address of the appliance's port for it."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ class QueuePairs(Link, Protocol):
         """What the appliance must know."""
         ...
 
-    def receive_from(self, peer: str, mtu_bytes: int, traffic_class: int) -> None:
+    def receive_from(self, mtu_bytes: int, traffic_class: int) -> None:
         """All queue pairs to RTR, their receives posted. Raises ApplianceUnreachable."""
         ...
 

@@ -43,8 +43,8 @@ class Session:
     up; `rank`, `world_size`, `job` and `restart_count` from what torchrun sets. `codec` is for float32: a name
     ("f32", "thc", ...: `pascaline.codec.NAMES`) or options such as `pascaline.codec.Thc(bits=4)`; `random_seed`, of 64
     bits, is for those that draw. `plan` is any text that must be alike on all ranks.
-    `chunk_bytes` and `window` are wishes. `timeout_s` ends a wait for a rank that lives and does not come; by
-    default the appliance's straggler time-out.
+    `chunk_bytes`, `window` and `lanes` (how many of the appliance's; by default all) are wishes. `timeout_s` ends a
+    wait for a rank that lives and does not come; by default the appliance's straggler time-out.
 
     `link="emulated"` needs no appliance: the ranks of `process_group` (None: torch.distributed's default group)
     exchange the same encodings and add them as an appliance would, bit for bit, at no speed that says anything. All
@@ -69,6 +69,7 @@ class Session:
         plan: str = "",
         chunk_bytes: int | None = None,
         window: int | None = None,
+        lanes: int | None = None,
         join_timeout_s: float = JOIN_TIMEOUT_S,
         timeout_s: float | None = None,
     ) -> None:
@@ -94,7 +95,7 @@ class Session:
         self._seed = random_seed
         self._codecs: dict[tuple[codecs.Options, str], codecs.Codec] = {}
         self._measures: dict[str, codecs.Measure] = {}
-        self._join(plan, chunk_bytes, window, join_timeout_s, timeout_s)
+        self._join(plan, (chunk_bytes, window, lanes), join_timeout_s, timeout_s)
 
     def _refuse_a_second(self) -> None:
         """One process is one worker: joining again would end the first session as if the worker had restarted."""
@@ -111,8 +112,7 @@ class Session:
     def _join(
         self,
         plan: str,
-        chunk_bytes: int | None,
-        window: int | None,
+        sizes: tuple[int | None, int | None, int | None],
         join_timeout_s: float,
         timeout_s: float | None,
     ) -> None:
@@ -122,7 +122,7 @@ class Session:
         if chunk_bytes:
             _check_slots(own, chunk_bytes)
         self._plan = self._planned(plan)
-        wishes = Wishes(self._plan, chunk_bytes, window, join_timeout_s, self._ops, self._tables)
+        wishes = Wishes(self._plan, *sizes, join_timeout_s, self._ops, self._tables)
         wishes.check()
         self._pid = os.getpid()
         self._lock = threading.Lock()
@@ -150,16 +150,16 @@ class Session:
         link = self._member.link
         windows = op_windows(list(self._ops))
         self._lines = [Line(pool, windows) for pool in link.pools]
-        by_class = dict(zip(self._member.classes, self._lines, strict=True))
+        classes = list(zip(self._member.classes, self._lines, strict=True))
+        data = [line for pool_class, line in classes if pool_class == "data"]
+        (small,) = (line for pool_class, line in classes if pool_class == "small")
         limit_s = self._member.straggler_timeout_s if timeout_s is None else timeout_s
         life = self._member.begin(self._lines)
         self._completion_fd = link.completion_fd
-        self._data_slot_bytes = by_class["data"].pool.chunk_bytes
+        self._data_slot_bytes = data[0].pool.chunk_bytes
         try:
             _check_slots(own, self._data_slot_bytes)
-            self._progress = Progress(
-                link, self._lines, by_class["data"], by_class["small"], limit_s, life, self._member.hang_up
-            )
+            self._progress = Progress(link, self._lines, data, small, limit_s, life, self._member.hang_up)
             self._progress.start()
         except BaseException:
             link.close()

@@ -104,5 +104,5 @@ class ApplianceMembership:
             "epoch": offer.epoch,
             "mtu_bytes": offer.mtu,
             "device": self._port.device,
-            "address": self._port.towards(offer.address)[1],
+            "address": self._port.towards(offer.pools[0].address)[1],
         }

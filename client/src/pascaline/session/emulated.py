@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 1 << 20
 WINDOW = 4
+LANES = 1
 SMALL_BYTES = 4096
 SMALL_WINDOW = 2
 _GRACE_S = 10.0
@@ -85,7 +86,7 @@ class EmulatedMembership:
 
         self.rank, self.world_size = emulated.ranks_of(process_group)
         self.job = "emulated"
-        self.classes = ["data", "small"]
+        self.classes: list[str] = []
         self.straggler_timeout_s = STRAGGLER_TIMEOUT_S if timeout_s is None else timeout_s
         self._process_group = process_group
         self._listener: Listener | None = None
@@ -100,7 +101,9 @@ class EmulatedMembership:
         try:
             self._agree(wishes, data)
             small = emulated.PoolSize(SMALL_WINDOW, SMALL_BYTES)
-            self.link.open(wishes.ops, wishes.tables, [data, small])
+            lanes = wishes.lanes or LANES
+            self.link.open(wishes.ops, wishes.tables, [data] * lanes + [small])
+            self.classes[:] = ["data"] * lanes + ["small"]
         except BaseException:
             self.link.close()
             raise
@@ -114,6 +117,7 @@ class EmulatedMembership:
             "tables": {op: list(table) for op, table in wishes.tables.items()},
             "chunk_bytes": chunk_bytes,
             "window": window,
+            "lanes": wishes.lanes or LANES,
         }
         everyone = [json.loads(text) for text in self.link.gather(json.dumps(mine))]
         for rank, other in enumerate(everyone):

@@ -148,12 +148,14 @@ class Epochs(Handshake):
 
     def _check_offer(self, offer: contract.Offer) -> None:
         shapes = [
-            (o.mtu, [(p.window, p.chunk_bytes) for p in o.pools], o.tables) for o in (self.offer, offer)
+            (o.mtu, [(p.lane, p.window, p.chunk_bytes) for p in o.pools], o.tables)
+            for o in (self.offer, offer)
         ]
         if shapes[0] != shapes[1] or len(offer.complete) != len(offer.pools):
             raise ContractMismatch(
-                f"the appliance resumes with an MTU, pools of (window, chunk) and tables {shapes[1]} and complete "
-                f"rounds {offer.complete}, the job began with {shapes[0]}: install the same release on both ends"
+                f"the appliance resumes with an MTU, pools of (lane, window, chunk) and tables {shapes[1]} and "
+                f"complete rounds {offer.complete}, the job began with {shapes[0]}: install the same release on "
+                "both ends"
             )
 
     def _reach(self, offer: contract.Offer) -> None:
@@ -161,7 +163,7 @@ class Epochs(Handshake):
         while True:
             self._link.renew(specs_of(offer))
             try:
-                self._link.receive_from(offer.address, offer.mtu, offer.traffic_class)
+                self._link.receive_from(offer.mtu, offer.traffic_class)
                 return
             except ApplianceUnreachable as error:
                 self._fault = str(error)

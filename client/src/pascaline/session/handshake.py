@@ -24,7 +24,7 @@ T = TypeVar("T")
 def specs_of(offer: contract.Offer) -> list[PoolSpec]:
     """What the appliance has built for this worker, as the link wants it."""
     return [
-        PoolSpec(p.pool, p.window, p.chunk_bytes, p.qpn, p.start_psn, p.rkey, int(p.va_base, 16))
+        PoolSpec(p.pool, p.window, p.chunk_bytes, p.qpn, p.start_psn, p.rkey, int(p.va_base, 16), p.address)
         for p in offer.pools
     ]
 

@@ -63,6 +63,7 @@ class Joining(Handshake):
                 host=socket.gethostname(),
                 chunk_bytes=self._wishes.chunk_bytes,
                 window=self._wishes.window,
+                lanes=self._wishes.lanes,
             )
         )
         offer = self.expect(contract.Offer)
@@ -70,12 +71,7 @@ class Joining(Handshake):
             raise ContractMismatch(
                 f"the appliance numbers its pools {[pool.pool for pool in offer.pools]}, not from 0 up"
             )
-        classes = sorted(pool.pool_class for pool in offer.pools)
-        if classes != ["data", "small"]:
-            raise ContractMismatch(
-                f"the appliance offers pools {classes}, a session needs one for data and one for small messages: "
-                "install the same release on both ends"
-            )
+        _check_pools(offer)
         self._check_tables(offer)
         if offer.mtu > port.mtu_bytes:
             raise LocalSetupError(
@@ -95,12 +91,12 @@ class Joining(Handshake):
 
     def connect(self, link: QueuePairs, offer: contract.Offer) -> None:
         """The job's first epoch begins, or one sentence says what does not pass."""
-        link.receive_from(offer.address, offer.mtu, offer.traffic_class)
+        link.receive_from(offer.mtu, offer.traffic_class)
         try:
             self.exchange(link, offer)
         except LinkFault as fault:
             raise LocalSetupError(
-                f"a probe of one path MTU ({offer.mtu} bytes) did not pass between this worker and {offer.address} "
+                f"a probe of one path MTU ({offer.mtu} bytes) did not pass between this worker and {_addresses(offer)} "
                 f"({fault}): every interface and switch port on the way needs an MTU of at least "
                 f"{_link_mtu(offer)} bytes"
             ) from fault
@@ -147,13 +143,28 @@ class Joining(Handshake):
         )
 
 
+def _check_pools(offer: contract.Offer) -> None:
+    """Data pools of one size, one for each lane, and one pool for small messages."""
+    classes = [pool.pool_class for pool in offer.pools]
+    sizes = {(pool.window, pool.chunk_bytes) for pool in offer.pools if pool.pool_class == "data"}
+    if len(sizes) != 1 or classes.count("small") != 1:
+        raise ContractMismatch(
+            f"the appliance offers pools {classes} and data pools of (window, chunk) {sorted(sizes)}, a session needs"
+            " data pools of one size and one pool for small messages: install the same release on both ends"
+        )
+
+
+def _addresses(offer: contract.Offer) -> str:
+    return ", ".join(sorted({pool.address for pool in offer.pools}))
+
+
 def _short(tables: Mapping[Any, str]) -> str:
     return ", ".join(f"{op} {digest[:12]}" for op, digest in sorted(tables.items())) or "none"
 
 
 def _link_mtu(offer: contract.Offer) -> int:
     """What a packet of the path MTU wants of Ethernet: RoCE's longest headers, which IPv6 makes longer."""
-    return offer.mtu + (84 if ":" in offer.address else 80)
+    return offer.mtu + (84 if ":" in offer.pools[0].address else 80)
 
 
 def refusal(message: contract.Refused) -> PascalineError:

@@ -23,6 +23,7 @@ class Wishes:
     plan: str
     chunk_bytes: int | None
     window: int | None
+    lanes: int | None
     timeout_s: float
     """For the join."""
     ops: tuple[str, ...]
@@ -36,7 +37,11 @@ class Wishes:
             raise ConfigurationError(
                 f"plan has {len(self.plan)} characters, with the codec: pass a digest, of at most {PLAN_MAX_CHARS}"
             )
-        for name, wish in (("chunk_bytes", self.chunk_bytes), ("window", self.window)):
+        for name, wish in (
+            ("chunk_bytes", self.chunk_bytes),
+            ("window", self.window),
+            ("lanes", self.lanes),
+        ):
             if wish is not None and wish < 1:
                 raise ConfigurationError(
                     f"{name} is {wish}: pass a positive number, or nothing for the appliance's choice"

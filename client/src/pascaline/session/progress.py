@@ -30,7 +30,7 @@ _WATCH_S = 0.5
 
 
 class Progress:
-    """Owner of a joined link. Lines: one per pool, `data` and `small` by class.
+    """Owner of a joined link. Lines: one per pool; `data`, one per lane, and `small` by class.
 
     `hang_up` closes the control connection: so the appliance hears of every end, even of one that was decided here.
     """
@@ -39,7 +39,7 @@ class Progress:
         self,
         link: Link,
         lines: Sequence[Line],
-        data: Line,
+        data: Sequence[Line],
         small: Line,
         timeout_s: float,
         life: Life,
@@ -186,7 +186,7 @@ class Progress:
             self._last_progress = time.monotonic()
             self._waiting = ((), "")
         while any(
-            [self._small.advance(), self._data.advance()]
+            [self._small.advance(), *(line.advance() for line in self._data)]
         ):  # in turn: norms are computed between encodings
             pass
 

@@ -160,7 +160,7 @@ class EmulatedLink:
         self.ops: Sequence[str] = ()
         self.tables: Mapping[str, Sequence[int]] = {}
         self.pools: list[EmulatedPool] = []
-        self._groups = [self._new_group() for _ in range(2)]
+        self._groups = [self._new_group()]
         self.completion_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def _new_group(self) -> Any:
@@ -180,10 +180,11 @@ class EmulatedLink:
     def open(
         self, ops: Sequence[str], tables: Mapping[str, Sequence[int]], sizes: Sequence[PoolSize]
     ) -> None:
-        """Rounds may begin. `ops`: op windows from 1 up, as in a join; `sizes`: of the pools for data and for
-        scales.
+        """Rounds may begin. `ops`: op windows from 1 up, as in a join; `sizes`: of the pools, alike on all
+        ranks.
         """
         self.ops, self.tables = ops, tables
+        self._groups += [self._new_group() for _ in sizes[1:]]
         self.pools = [
             EmulatedPool(self, index, size, group)
             for index, (size, group) in enumerate(zip(sizes, self._groups, strict=True))

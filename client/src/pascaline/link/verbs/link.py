@@ -77,11 +77,13 @@ class VerbsLink:
             for p in self.pools
         ]
 
-    def receive_from(self, peer: str, mtu_bytes: int, traffic_class: int) -> None:
+    def receive_from(self, mtu_bytes: int, traffic_class: int) -> None:
         """All queue pairs to RTR, their receives posted."""
+        peer = ""
         try:
             for pool in self.pools:
-                pool.to_ready_to_receive(peer, mtu_bytes, traffic_class)
+                peer = pool.peer
+                pool.to_ready_to_receive(mtu_bytes, traffic_class)
         except PyverbsRDMAError as error:
             _, address = self._port.towards(peer)
             raise ApplianceUnreachable(

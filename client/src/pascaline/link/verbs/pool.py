@@ -64,13 +64,18 @@ class VerbsPool:
         self._qp: Any = QP(self._pd, init)
         self.qpn: int = self._qp.qp_num
 
-    def to_ready_to_receive(self, peer: str, mtu_bytes: int, traffic_class: int) -> None:
-        """INIT, RTR; then the window's receives and one for the probe. `peer` must answer for its address."""
+    @property
+    def peer(self) -> str:
+        """IP address of the appliance's port for this pool."""
+        return self._spec.address
+
+    def to_ready_to_receive(self, mtu_bytes: int, traffic_class: int) -> None:
+        """INIT, RTR; then the window's receives and one for the probe. The peer must answer for its address."""
         attr = QPAttr(port_num=self._port.number)
         attr.qp_access_flags = e.IBV_ACCESS_REMOTE_WRITE
         self._qp.to_init(attr)
-        gid_index, _ = self._port.towards(peer)
-        route = GlobalRoute(GID(gid_of(peer)), 0, gid_index, HOP_LIMIT, traffic_class)
+        gid_index, _ = self._port.towards(self.peer)
+        route = GlobalRoute(GID(gid_of(self.peer)), 0, gid_index, HOP_LIMIT, traffic_class)
         attr.ah_attr = AHAttr(gr=route, is_global=1, port_num=self._port.number)
         attr.path_mtu = (mtu_bytes // 128).bit_length() - 1
         attr.dest_qp_num, attr.rq_psn = self._spec.qpn, self._spec.start_psn
