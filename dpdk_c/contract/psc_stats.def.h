@@ -83,7 +83,8 @@ struct psc_lane_stats {
     uint64_t cnps_received;         /* counted; they do not slow a QP down yet */
     uint64_t rx_missed;  /* frames that the port dropped before the lane fetched them; by the EAL thread */
     uint64_t rx_no_mbuf; /* times that the port found no mbuf to receive into; by the EAL thread */
-    uint64_t reserved[12];
+    uint64_t busy_ns;    /* time of the turns that received or sent something */
+    uint64_t reserved[11];
 };
 
 /* 256 bytes. `generation` is odd while the control core changes the row's identity: read it, the row, and it

@@ -160,6 +160,7 @@ static void sleep_idle(const struct psc_io_lane *lane)
 int psc_io_lane_main(void *argument)
 {
     struct psc_io_lane *lane = argument;
+    uint64_t busy_since_ns = 0; /* 0: the turn before was idle */
 
     /* Else the kernel may add 50 us to every sleep. */
     prctl(PR_SET_TIMERSLACK, 1000ul);
@@ -167,11 +168,14 @@ int psc_io_lane_main(void *argument)
         uint64_t now_ns = clock_now_ns(&lane->clock);
         bool busy;
 
+        if (busy_since_ns != 0)
+            lane->stats->busy_ns += now_ns - busy_since_ns;
         apply_commands(lane, now_ns);
         busy = turn(lane, now_ns);
         publish_events(lane);
         if (now_ns >= lane->next_housekeeping_ns)
             housekeeping(lane, now_ns);
+        busy_since_ns = busy ? now_ns : 0;
         if (!busy && lane->idle_sleep_us > 0)
             sleep_idle(lane);
     }

@@ -109,6 +109,11 @@ bool psc_io_port_start(struct psc_io_port *port, struct rte_mempool *rx_mempool,
 /* Stops it and gives back every mbuf that it still holds: DPDK promises that of a close, not of a stop. */
 void psc_io_port_close(struct psc_io_port *port);
 
+/* memif.c: what a memif says by its devargs alone. */
+bool psc_io_memif_is(const char *devargs);
+/* Its link MTU and the size of its rings, into the port. */
+bool psc_io_memif_fit(struct psc_io_port *port, uint32_t wanted_roce_mtu, struct psc_io_error *error);
+
 /* lane.c */
 bool psc_io_lane_init(struct psc_io_lane *lane, uint32_t number, const struct psc_io_config *config,
                       struct psc_io_error *error);

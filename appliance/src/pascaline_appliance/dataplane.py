@@ -63,6 +63,8 @@ MAX_TABLE_ENTRY: int = lib.PSC_MAX_TABLE_ENTRY
 OP_NAMES = {value: name for name, value in OPS.items()}
 POOL_CLASSES = {name: value for value, name in _names("enum psc_pool_class", "PSC_POOL_").items()}
 EVENT_NAMES = _names("enum psc_ctl_event_kind", "PSC_CTL_EVENT_")
+DROP_NAMES = _names("enum psc_drop", "PSC_DROP_")
+del DROP_NAMES[lib.PSC_DROP_COUNT]
 COMMAND_NAMES = _names("enum psc_ctl_command", "PSC_CTL_COMMAND_")
 _CODE_NAMES = _names("enum psc_ctl_code", "PSC_CTL_")
 
@@ -327,11 +329,13 @@ class DataPlane:
         """What `status` says about a lane: its counters, from the statistics segment."""
         stats = lib.psc_ctl_lane_stats(lane)
         names = ("rx_packets", "rx_bytes", "tx_packets", "tx_bytes", "qps", "slots", "mbufs_in_use", "polls")
+        names += ("busy_ns", "retransmitted_packets", "timeouts", "rx_missed", "rx_no_mbuf")
         return {
             "lane": lane,
             "core": self._config.lanes.cores[lane],
             "idle_sleep_us": self._config.lanes.idle_sleep_us,
             **{name: int(getattr(stats, name)) for name in names},
+            "drops": {name: int(stats.drops[why]) for why, name in DROP_NAMES.items() if stats.drops[why]},
         }
 
     def usage(self) -> dict[str, int]:
