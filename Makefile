@@ -189,6 +189,13 @@ format: setup ## Format C and Python
 bench-codecs: build ## thc's C kernels against one memcpy of 256 MiB, one thread; figures in build/bench/codecs.json
 	@$(BIN)/python -m tests.bench.codecs --out $(BUILD)/bench/codecs.json
 
+# MINUTES=1. The load generator and an appliance, which share the machine with whatever else runs; exit status 1: a count
+# differs, a sum was wrong, or something was left over.
+MINUTES ?= 5
+.PHONY: soak
+soak: build ## Jobs of the load generator for MINUTES=5 on a memif and a lossy veth: exact counts, right sums, nothing left over
+	@$(BIN)/python -m tests.bench.soak --minutes $(MINUTES) --out $(BUILD)/bench/soak.json
+
 # ---- The demonstration ----
 
 .PHONY: demo
