@@ -47,21 +47,30 @@ help: ## List the targets
 .PHONY: setup
 setup: $(BUILD)/.requirements ## Install missing Debian packages (as root) and make the Python environment build/venv
 
+# What a list names and the machine lacks.
+define INSTALL_PACKAGES
+mkdir -p $(BUILD)
+missing=
+for package in $$(grep -v '^#' $<); do
+    dpkg-query -Wf '$${Status}' $$package 2>/dev/null | grep -q ' installed' || missing+=" $$package"
+done
+if [ -n "$$missing" ]; then
+    if [ "$$(id -u)" != 0 ]; then
+        echo "Debian packages are missing; as root: apt-get install$$missing" >&2
+        exit 1
+    fi
+    $(APT_GET) update
+    DEBIAN_FRONTEND=noninteractive $(APT_GET) install -y --no-install-recommends $$missing
+fi
+touch $@
+endef
+
 $(BUILD)/.packages: .ci/packages-apt.txt
-	@mkdir -p $(BUILD)
-	missing=
-	for package in $$(grep -v '^#' $<); do
-	    dpkg-query -Wf '$${Status}' $$package 2>/dev/null | grep -q ' installed' || missing+=" $$package"
-	done
-	if [ -n "$$missing" ]; then
-	    if [ "$$(id -u)" != 0 ]; then
-	        echo "Debian packages are missing; as root: apt-get install$$missing" >&2
-	        exit 1
-	    fi
-	    $(APT_GET) update
-	    DEBIAN_FRONTEND=noninteractive $(APT_GET) install -y --no-install-recommends $$missing
-	fi
-	touch $@
+	@$(INSTALL_PACKAGES)
+
+# Peers to compare with: nothing but the bench that names them needs this list.
+$(BUILD)/.packages-bench: .ci/packages-bench.txt
+	@$(INSTALL_PACKAGES)
 
 # /usr/bin/python3: Debian's pyverbs is built for this interpreter and for no other.
 $(BUILD)/.requirements: .ci/requirements.txt $(BUILD)/.packages
@@ -188,6 +197,16 @@ format: setup ## Format C and Python
 .PHONY: bench-codecs
 bench-codecs: build ## thc's C kernels against one memcpy of 256 MiB, one thread; figures in build/bench/codecs.json
 	@$(BIN)/python -m tests.bench.codecs --out $(BUILD)/bench/codecs.json
+
+# Two cores of their own, best with huge pages: sysctl vm.nr_hugepages=256. PSC_BENCH_LOCK=FILE: not while others measure.
+.PHONY: bench-wire
+bench-wire: build $(BUILD)/.packages-bench ## A lane's packet on memif and af_packet beside rings and testpmd; Gloo and MPI on the same veths
+	@$(BIN)/python -m tests.bench.wire
+	$(BIN)/python -m tests.bench.peers
+
+.PHONY: bench-client
+bench-client: build ## What the client costs in a soft-RoCE guest beside memcpy there, user and system apart
+	@$(BIN)/python -m tests.bench.client
 
 # MINUTES=1. The load generator and an appliance, which share the machine with whatever else runs; exit status 1: a count
 # differs, a sum was wrong, or something was left over.

@@ -360,7 +360,7 @@ static int execute(char *line)
     return fail("no command %s", line);
 }
 
-/* Lines as they come, the port served meanwhile. */
+/* Lines as they come, the port served meanwhile: gently, for nobody measures between two commands. */
 static int serve(void)
 {
     static char buffer[LINE_BYTES];
@@ -369,9 +369,11 @@ static int serve(void)
     int rc = 0;
 
     while (rc == 0) {
-        for (uint32_t i = 0; opened && i < TURNS_A_LOOK && load_port_turn(&port, &load); i++)
-            ;
-        if (poll(&input, 1, opened ? 0 : 100) <= 0)
+        bool busy = false;
+
+        for (uint32_t i = 0; opened && i < TURNS_A_LOOK; i++)
+            busy = load_port_turn(&port, &load) || busy;
+        if (poll(&input, 1, busy ? 0 : 1) <= 0)
             continue;
         ssize_t n = read(STDIN_FILENO, buffer + used, sizeof buffer - 1 - used);
         if (n <= 0)
