@@ -49,7 +49,14 @@ bool load_shape_add(struct load_shapes *shapes, uint32_t op, uint32_t op_window,
                     uint32_t ranks, uint32_t mtu, uint32_t seed);
 void load_shapes_free(struct load_shapes *shapes);
 
-/* ---- Queue pairs: load_qp.c ---- */
+/* What a pool's round consists of, and the immediate that says so. */
+struct load;
+const struct load_shape *load_shape_of(const struct load *load, uint32_t pool, uint32_t round);
+uint32_t load_immediate_of(const struct load_shape *shape, uint32_t round);
+
+/* ---- Queue pairs: load_qp.c, and what they send: load_emit.c ---- */
+
+#define LOAD_TAG_PROBE UINT64_MAX /* of a message; a round's tag is its number */
 
 struct load_qp_spec {
     uint32_t rank, pool;

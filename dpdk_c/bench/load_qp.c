@@ -10,7 +10,6 @@
 #define P_KEY_MASK   0x7fffu
 #define DSCP         26
 #define UDP_PORT_MIN 0xc000u
-#define TAG_PROBE    UINT64_MAX /* a round's tag is its number */
 
 void load_qp_add(struct load *load, const struct load_qp_spec *spec)
 {
@@ -38,20 +37,6 @@ void load_forget(struct load *load)
     }
 }
 
-static const struct load_shape *shape_of(const struct load *load, uint32_t pool, uint32_t round)
-{
-    return &load->shapes[pool].shape[round % load->shapes[pool].count];
-}
-
-/* The contract's: CRC-32 over (sequence number of the collective, chunk, op, length). A round is a collective
- * here. */
-static uint32_t immediate_of(const struct load_shape *shape, uint32_t round)
-{
-    const uint32_t fields[PSC_IMM_FIELDS] = {round, 0, shape->op, shape->bytes};
-
-    return ~psc_crc32(UINT32_MAX, fields, sizeof fields);
-}
-
 /* ---- Posting ---- */
 
 static void post(struct load_qp *qp, uint64_t tag, uint32_t packets, uint64_t now_ns)
@@ -64,7 +49,7 @@ void load_probe(struct load *load, uint64_t now_ns)
 {
     for (uint32_t i = 0; i < load->qp_count; i++) {
         load->qps[i].probe_posted = true;
-        post(&load->qps[i], TAG_PROBE, 1, now_ns);
+        post(&load->qps[i], LOAD_TAG_PROBE, 1, now_ns);
     }
 }
 
@@ -85,7 +70,7 @@ void load_post(struct load *load, uint64_t now_ns)
         uint32_t limit = RTE_MIN(load->round_limit[qp->spec.pool], qp->received + qp->spec.window);
 
         while (qp->posted < limit && qp->lost.fault == PSC_FAULT_NONE) {
-            post(qp, qp->posted, shape_of(load, qp->spec.pool, qp->posted)->packets, now_ns);
+            post(qp, qp->posted, load_shape_of(load, qp->spec.pool, qp->posted)->packets, now_ns);
             qp->posted++;
         }
     }
@@ -134,7 +119,7 @@ static bool access_ok(const struct load *load, const struct load_qp *qp, const s
     if (packet->rkey != spec->result_rkey)
         return psc_refuse(refusal, PSC_FAULT_REMOTE_ACCESS, spec->result_rkey, packet->rkey);
     uint64_t va = spec->result_va + (probe ? 0 : (uint64_t)(qp->received % spec->window) * spec->chunk_bytes);
-    uint32_t bytes = probe ? load->mtu : shape_of(load, spec->pool, qp->received)->result_bytes;
+    uint32_t bytes = probe ? load->mtu : load_shape_of(load, spec->pool, qp->received)->result_bytes;
     if (packet->va != va)
         return psc_refuse(refusal, PSC_FAULT_REMOTE_ACCESS, va, packet->va);
     if (packet->dma_len != bytes)
@@ -153,7 +138,7 @@ static bool immediate_ok(const struct load *load, const struct load_qp *qp, cons
     if (qp->probe_received && qp->received == qp->posted)
         return psc_refuse(refusal, PSC_FAULT_ROUND_MISMATCH, qp->posted, qp->received);
     if (qp->probe_received)
-        due = immediate_of(shape_of(load, qp->spec.pool, qp->received), qp->received);
+        due = load_immediate_of(load_shape_of(load, qp->spec.pool, qp->received), qp->received);
     if (!(packet->row->flags & PSC_OPF_IMM) || packet->imm != due)
         return psc_refuse(refusal, PSC_FAULT_IMM_MISMATCH, due, packet->imm);
     return true;
@@ -181,7 +166,7 @@ static void remember_wrong(struct load *load, const struct load_qp *qp, const st
 
 static void take_result(struct load *load, struct load_qp *qp, const struct psc_packet *packet)
 {
-    const struct load_shape *shape = shape_of(load, qp->spec.pool, qp->received);
+    const struct load_shape *shape = load_shape_of(load, qp->spec.pool, qp->received);
     uint32_t at_bytes = psc_responder_offset_bytes(&qp->responder, packet);
 
     if (memcmp(packet->payload, shape->result + at_bytes, packet->payload_bytes) != 0)
@@ -249,7 +234,7 @@ static enum psc_drop receive_response(struct load *load, struct load_qp *qp, con
         return PSC_DROP_NONE;
     }
     while (psc_requester_pop(&qp->requester, &tag))
-        if (tag == TAG_PROBE)
+        if (tag == LOAD_TAG_PROBE)
             qp->probe_acknowledged = true;
     return PSC_DROP_NONE;
 }
@@ -328,121 +313,7 @@ void load_receive(struct load *load, const uint8_t *frame, uint32_t bytes, uint6
     load->counters.drops[why] += why != PSC_DROP_NONE;
 }
 
-/* ---- Frames out ---- */
-
-static void emit_reply(struct load *load, struct load_qp *qp, struct psc_emit *emit)
-{
-    struct psc_header header;
-    uint32_t crc;
-
-    if (psc_responder_take_reply(&qp->responder, &header) == PSC_REPLY_ACK)
-        load->counters.acks_sent++;
-    else
-        load->counters.naks_sent++;
-    *emit = (struct psc_emit){.trailer_bytes = 4};
-    emit->header_bytes = psc_build(&qp->flow, &header, 0, emit->header, &crc);
-    psc_icrc_finish(crc, emit->trailer);
-}
-
-static void emit_payload(const struct load *load, const struct psc_flow *flow,
-                         const struct psc_header *header, const uint8_t *payload, uint32_t payload_bytes,
-                         uint32_t payload_crc, struct psc_emit *emit)
-{
-    uint32_t crc;
-
-    emit->payload = payload;
-    emit->payload_bytes = payload_bytes;
-    emit->hold = NULL;
-    emit->header_bytes = psc_build(flow, header, payload_bytes, emit->header, &crc);
-    crc = payload_bytes == load->mtu ? psc_crc32_combine(&load->shift, crc, payload_crc)
-                                     : psc_crc32(crc, payload, payload_bytes);
-    psc_icrc_finish(crc, emit->trailer);
-    emit->trailer_bytes = 4;
-}
-
-/* Packet `index` of a round's contribution. Contributions are whole words, so nothing is padded. */
-static void emit_contribution(const struct load *load, const struct load_qp *qp, uint32_t round,
-                              uint32_t index, struct psc_header *header, struct psc_emit *emit)
-{
-    const struct load_shape *shape = shape_of(load, qp->spec.pool, round);
-    uint32_t offset_bytes = index * load->mtu;
-
-    header->va = qp->spec.va_base + psc_va_offset(shape->op_window, round);
-    header->rkey = qp->spec.rkey;
-    header->dma_len = shape->bytes;
-    header->imm = immediate_of(shape, round);
-    emit_payload(load, &qp->flow, header,
-                 shape->contributions + qp->spec.rank * shape->rank_bytes + offset_bytes,
-                 RTE_MIN(load->mtu, shape->bytes - offset_bytes),
-                 shape->contribution_crcs[qp->spec.rank * shape->packets + index], emit);
-}
-
-static void emit_probe(const struct load *load, const struct load_qp *qp, struct psc_header *header,
-                       struct psc_emit *emit)
-{
-    header->va = qp->spec.va_base;
-    header->rkey = qp->spec.rkey;
-    header->dma_len = load->mtu;
-    header->imm = PSC_IMM_PROBE;
-    emit_payload(load, &qp->flow, header, load->zeros, load->mtu, psc_crc32(0, load->zeros, load->mtu), emit);
-}
-
-static void emit_request(struct load *load, const struct load_qp *qp, const struct psc_sending *sending,
-                         struct psc_emit *emit)
-{
-    struct psc_header header = {.opcode = sending->opcode, .ack_req = sending->ack_req, .psn = sending->psn};
-
-    if (sending->message->tag == TAG_PROBE)
-        emit_probe(load, qp, &header, emit);
-    else
-        emit_contribution(load, qp, (uint32_t)sending->message->tag, sending->index, &header, emit);
-    load->counters.sent_again += sending->again;
-    if (!sending->again && sending->message->tag != TAG_PROBE) {
-        load->counters.contribution_packets++;
-        load->counters.contribution_bytes += emit->payload_bytes;
-    }
-}
-
-static uint32_t emit_replies(struct load *load, struct psc_emit *emits, uint32_t max)
-{
-    uint32_t n = 0;
-
-    while (load->answer_count > 0 && n < max) {
-        load->answer_count--;
-        emits[n++] = (struct psc_emit){.payload = load->answers[load->answer_count],
-                                       .payload_bytes = load->answer_bytes[load->answer_count]};
-    }
-    for (uint32_t i = 0; i < load->qp_count && n < max; i++) {
-        struct load_qp *qp = &load->qps[i];
-        bool lives = qp->lost.fault == PSC_FAULT_NONE;
-
-        if (qp->responder.owed == PSC_REPLY_NAK_FATAL || (lives && qp->responder.owed != PSC_REPLY_NONE))
-            emit_reply(load, qp, &emits[n++]);
-    }
-    return n;
-}
-
-/* Replies first; then one packet of each QP in turn, so that the ranks' contributions reach a slot together.
- */
-uint32_t load_emit(struct load *load, struct psc_emit *emits, uint32_t max, uint64_t now_ns)
-{
-    uint32_t n = emit_replies(load, emits, max);
-    uint32_t silent = 0;
-
-    while (n < max && silent < load->qp_count) {
-        struct load_qp *qp = &load->qps[load->turn_qp];
-        struct psc_sending sending;
-
-        load->turn_qp = (load->turn_qp + 1) % load->qp_count;
-        if (qp->lost.fault != PSC_FAULT_NONE || !psc_requester_next(&qp->requester, now_ns, &sending)) {
-            silent++;
-            continue;
-        }
-        silent = 0;
-        emit_request(load, qp, &sending, &emits[n++]);
-    }
-    return n;
-}
+/* ---- Time ---- */
 
 void load_expire(struct load *load, uint64_t now_ns)
 {
@@ -462,18 +333,4 @@ void load_expire(struct load *load, uint64_t now_ns)
             break;
         }
     }
-}
-
-void load_blind_frame(struct load *load, uint64_t number, struct psc_emit *emit)
-{
-    const struct load_qp *qp = &load->qps[number % load->qp_count];
-    uint32_t packets = shape_of(load, qp->spec.pool, 0)->packets;
-    uint32_t packet = (uint32_t)(number / load->qp_count);
-    uint32_t index = packet % packets;
-    struct psc_header header = {.psn = psc_psn_add(qp->spec.start_psn, packet)};
-
-    header.opcode = index == 0 ? PSC_RC_WRITE_FIRST : PSC_RC_WRITE_MIDDLE;
-    if (index == packets - 1)
-        header.opcode = index == 0 ? PSC_RC_WRITE_ONLY_IMM : PSC_RC_WRITE_LAST_IMM;
-    emit_contribution(load, qp, packet / packets, index, &header, emit);
 }

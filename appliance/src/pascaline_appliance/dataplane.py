@@ -328,7 +328,8 @@ class DataPlane:
     def lane_status(self, lane: int) -> dict[str, object]:
         """What `status` says about a lane: its counters, from the statistics segment."""
         stats = lib.psc_ctl_lane_stats(lane)
-        names = ("rx_packets", "rx_bytes", "tx_packets", "tx_bytes", "qps", "slots", "mbufs_in_use", "polls")
+        names: tuple[str, ...] = ("rx_packets", "rx_bytes", "tx_packets", "tx_bytes")
+        names += ("qps", "slots", "mbufs_in_use", "polls")
         names += ("busy_ns", "retransmitted_packets", "timeouts", "rx_missed", "rx_no_mbuf")
         return {
             "lane": lane,
