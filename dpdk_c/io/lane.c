@@ -136,7 +136,10 @@ static bool turn(struct psc_io_lane *lane, uint64_t now_ns)
     struct psc_frame frames[PSC_IO_BURST];
     struct psc_emit emits[PSC_IO_BURST];
     uint32_t received, frame_count, emit_count;
+    bool busy;
 
+    if (lane->busy_since_ns != 0)
+        lane->stats->busy_ns += now_ns - lane->busy_since_ns;
     received = rte_eth_rx_burst(lane->tx.port_id, lane->tx.queue, mbufs, PSC_IO_BURST);
     frame_count = as_frames(lane, mbufs, received, frames);
     emit_count = psc_lane_poll(lane->lane, frames, frame_count, now_ns, emits, psc_io_tx_room(&lane->tx));
@@ -145,7 +148,9 @@ static bool turn(struct psc_io_lane *lane, uint64_t now_ns)
     emit_count = psc_io_tx_flush(&lane->tx, lane->stats);
     if (received > 0)
         rte_pktmbuf_free_bulk(mbufs, received);
-    return received > 0 || emit_count > 0;
+    busy = received > 0 || emit_count > 0;
+    lane->busy_since_ns = busy ? now_ns : 0;
+    return busy;
 }
 
 /* Gives the core to others for a while: for machines where lanes and workers share cores. A packet that
@@ -160,7 +165,6 @@ static void sleep_idle(const struct psc_io_lane *lane)
 int psc_io_lane_main(void *argument)
 {
     struct psc_io_lane *lane = argument;
-    uint64_t busy_since_ns = 0; /* 0: the turn before was idle */
 
     /* Else the kernel may add 50 us to every sleep. */
     prctl(PR_SET_TIMERSLACK, 1000ul);
@@ -168,14 +172,11 @@ int psc_io_lane_main(void *argument)
         uint64_t now_ns = clock_now_ns(&lane->clock);
         bool busy;
 
-        if (busy_since_ns != 0)
-            lane->stats->busy_ns += now_ns - busy_since_ns;
         apply_commands(lane, now_ns);
         busy = turn(lane, now_ns);
         publish_events(lane);
         if (now_ns >= lane->next_housekeeping_ns)
             housekeeping(lane, now_ns);
-        busy_since_ns = busy ? now_ns : 0;
         if (!busy && lane->idle_sleep_us > 0)
             sleep_idle(lane);
     }

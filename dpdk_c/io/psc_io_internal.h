@@ -79,6 +79,7 @@ struct psc_io_lane {
     uint32_t ended; /* its last store: what it has written is whoever's acquires this */
     struct psc_io_tx tx;
     uint64_t next_housekeeping_ns;
+    uint64_t busy_since_ns; /* when the turn before began, if it was busy; else 0 */
 };
 
 struct psc_io {
