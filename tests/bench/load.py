@@ -272,13 +272,15 @@ def af_packet(own: str, peer: str) -> Ends:
     )
 
 
-def memif(folder: Path, *, zero_copy: bool = True) -> Ends:
-    """Shared memory; the appliance is the client, whose buffers both use."""
-    common = f"socket={folder / 'memif.sock'},socket-abstract=no,bsize=8192,rsize=10"
+def memif(folder: Path, ring_log2: int) -> Ends:
+    """Shared memory; the appliance is the client, whose buffers both use. It goes through all of them in turn, so the
+    ring is no larger than it must be: what it holds should fit into the lane's L2 cache.
+    """
+    common = f"socket={folder / 'memif.sock'},socket-abstract=no,bsize=8192,rsize={ring_log2}"
     return Ends(
-        f"net_memif0,role=client,{common}" + (",zero-copy=yes" if zero_copy else ""),
+        f"net_memif0,role=client,{common},zero-copy=yes",
         f"net_memif0,role=server,{common}",
-        ring_packets=1024,
+        ring_packets=1 << ring_log2,
     )
 
 
@@ -289,8 +291,8 @@ class LoadRack(Rack):
         super().__init__(name)
         ip("-n", name, "address", "flush", "dev", "worker0")
 
-    def ends(self, wire: str, folder: Path) -> Ends:
-        return memif(folder) if wire == "memif" else af_packet("appliance0", "worker0")
+    def ends(self, wire: str, folder: Path, ring_log2: int = 9) -> Ends:
+        return memif(folder, ring_log2) if wire == "memif" else af_packet("appliance0", "worker0")
 
     @property
     def prefix(self) -> list[str]:

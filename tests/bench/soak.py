@@ -158,12 +158,14 @@ class Soak:
 
 
 @contextmanager
-def soaking(wire: str, loss: int, environment: dict[str, str] | None = None) -> Iterator[Soak]:
+def soaking(
+    wire: str, loss: int, environment: dict[str, str] | None = None, ring_log2: int = 9
+) -> Iterator[Soak]:
     """Both processes on a wire. They sleep when idle, for they share the machine."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         rack = LoadRack(f"psc-soak-{os.getpid()}")
-        ends = rack.ends(wire, folder)
+        ends = rack.ends(wire, folder, ring_log2)
         arguments = {"idle_sleep_us": 50, "loss": loss, "retransmit_exponent": 16, "seed": 1}
         appliance = None
         try:

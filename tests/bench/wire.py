@@ -29,10 +29,12 @@ from tests.appliance.rack import APPLIANCE_IP, PATIENCE_S, WORKER_IP
 from tests.bench.figures import record, spread, summarize
 from tests.bench.load import Ends, Job, Load, LoadRack, Wishes, start_appliance, start_load
 
-WISHES = Wishes(ranks=4, ops=("sum_i32",), chunk_bytes=65536, window=4)
+WISHES = Wishes(ranks=4, ops=("sum_i32",), chunk_bytes=32768, window=4)
 LOAD_CORE, LANE_CORE = 0, 1
 IN_FLIGHT = WISHES.ranks * WISHES.window * WISHES.chunk_bytes // WISHES.mtu
 """As many frames as the workers' windows let out."""
+RING_LOG2 = 8
+"""Of the memif: holds the frames in flight and as many again."""
 BOUND = 1.20
 BURST = 64
 """As the lane's."""
@@ -210,7 +212,7 @@ def repetition(seconds: float) -> dict[str, dict[str, float]]:
         try:
             found = {"rings": on_rings(seconds)}
             for wire in ("memif", "af_packet"):
-                ends = rack.ends(wire, folder)
+                ends = rack.ends(wire, folder, RING_LOG2)
                 found[wire] = on_wire(rack, ends, folder, seconds)
                 found[f"testpmd_{wire}"] = forwarded(rack, ends, seconds)
         finally:
