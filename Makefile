@@ -73,6 +73,10 @@ $(BUILD)/.packages: .ci/packages-apt.txt
 $(BUILD)/.packages-learning: .ci/packages-learning-apt.txt
 	$(call INSTALL_PACKAGES,; or LEARNING_OPTIONS='--fashion-mnist FOLDER' with its four .gz files in FOLDER)
 
+# Peers to compare with: nothing but the bench that names them needs this list.
+$(BUILD)/.packages-bench: .ci/packages-bench.txt
+	$(call INSTALL_PACKAGES)
+
 # /usr/bin/python3: Debian's pyverbs is built for this interpreter and for no other.
 $(BUILD)/.requirements: .ci/requirements.txt $(BUILD)/.packages
 	@/usr/bin/python3 -m venv $(BUILD)/venv
@@ -210,6 +214,23 @@ bench-lane: build ## One lane on rings, fed on its own core: against memcpy, by 
 .PHONY: bench-lanes
 bench-lanes: build ## Two lanes on two cores against one, and against two copies of memory; dispatcher; two jobs; build/bench/lanes.json
 	@$(BIN)/python -m tests.bench.lanes
+
+# Two cores of their own, best with huge pages: sysctl vm.nr_hugepages=256. PSC_BENCH_LOCK=FILE: not while others measure.
+.PHONY: bench-wire
+bench-wire: build $(BUILD)/.packages-bench ## A lane's packet on memif and af_packet beside rings and testpmd; Gloo and MPI on the same veths
+	@$(BIN)/python -m tests.bench.wire
+	$(BIN)/python -m tests.bench.peers
+
+.PHONY: bench-client
+bench-client: build ## What the client costs in a soft-RoCE guest beside memcpy there, user and system apart
+	@$(BIN)/python -m tests.bench.client
+
+# MINUTES=1. The load generator and an appliance, which share the machine with whatever else runs; exit status 1: a count
+# differs, a sum was wrong, or something was left over.
+MINUTES ?= 5
+.PHONY: soak
+soak: build ## Jobs of the load generator for MINUTES=5 on a memif and a lossy veth: exact counts, right sums, nothing left over
+	@$(BIN)/python -m tests.bench.soak --minutes $(MINUTES) --out $(BUILD)/bench/soak.json
 
 # ---- The demonstration ----
 

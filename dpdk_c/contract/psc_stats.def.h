@@ -82,10 +82,11 @@ struct psc_lane_stats {
     uint64_t cnps_sent;             /* congestion notifications: a request arrived with a CE mark */
     uint64_t cnps_received;         /* counted; they do not slow a QP down yet */
     uint64_t rx_missed;  /* frames that the lane did not fetch in time: those that its dispatcher had to drop,
-                            and at the  first lane of a port all that the port dropped; by the EAL thread */
+                            and at the first lane of a port all that the port dropped; by the EAL thread */
     uint64_t rx_no_mbuf; /* times that the port found no mbuf to receive into, at its first lane; by the EAL
                             thread */
-    uint64_t reserved[12];
+    uint64_t busy_ns;    /* time of the turns that received or sent something */
+    uint64_t reserved[11];
 };
 
 /* 256 bytes: what one lane has of a job. Rows of one name and start_time_us are one life of it: its counters

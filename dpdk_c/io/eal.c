@@ -143,6 +143,16 @@ static void add_devices(const struct psc_io_config *config)
         add_argument("--no-pci");
 }
 
+/* A memif that shares our buffers with its peer instead of copying them hands over one file. */
+static void add_segments(const struct psc_io_config *config)
+{
+    for (uint32_t i = 0; i < config->port_count; i++)
+        if (psc_io_memif_is(config->ports[i].devargs) && strstr(config->ports[i].devargs, "zero-copy=yes")) {
+            add_argument("--single-file-segments");
+            return;
+        }
+}
+
 bool psc_io_eal_start(const struct psc_io_config *config, struct psc_io_error *error)
 {
     char cause[256];
@@ -162,6 +172,7 @@ bool psc_io_eal_start(const struct psc_io_config *config, struct psc_io_error *e
     add_argument("--iova-mode=va");
     add_argument("--no-telemetry");
     add_argument("--log-level=error");
+    add_segments(config);
     add_devices(config);
     psc_io_capture_begin();
     rc = rte_eal_init(argument_count, arguments);

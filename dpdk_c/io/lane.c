@@ -149,7 +149,10 @@ static bool turn(struct psc_io_lane *lane, uint64_t now_ns)
     struct psc_frame frames[PSC_IO_BURST];
     struct psc_emit emits[PSC_IO_BURST];
     uint32_t received, frame_count, emit_count;
+    bool busy;
 
+    if (lane->busy_since_ns != 0)
+        lane->stats->busy_ns += now_ns - lane->busy_since_ns;
     received = receive(lane, mbufs);
     frame_count = as_frames(lane, mbufs, received, frames);
     emit_count = psc_lane_poll(lane->lane, frames, frame_count, now_ns, emits, psc_io_tx_room(&lane->tx));
@@ -158,7 +161,9 @@ static bool turn(struct psc_io_lane *lane, uint64_t now_ns)
     emit_count = psc_io_tx_flush(&lane->tx, lane->stats);
     if (received > 0)
         rte_pktmbuf_free_bulk(mbufs, received);
-    return received > 0 || emit_count > 0;
+    busy = received > 0 || emit_count > 0;
+    lane->busy_since_ns = busy ? now_ns : 0;
+    return busy;
 }
 
 /* Gives the core to others for a while: for machines where lanes and workers share cores. A packet that

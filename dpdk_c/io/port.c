@@ -70,8 +70,8 @@ static uint32_t largest_roce_mtu(const struct psc_io_port *port)
     return mtu >= 256 ? mtu : 0;
 }
 
-/* A device without a kernel interface is told the MTU. That it cannot be told is not an error: rings
- * and memif carry what their buffers hold. */
+/* A device without a kernel interface is told the MTU. That it cannot be told is not an error: rings carry
+ * what their buffers hold. */
 static uint32_t set_device_mtu(struct psc_io_port *port, uint32_t wanted)
 {
     for (uint32_t mtu = wanted != 0 ? wanted : 4096; mtu >= 256; mtu /= 2) {
@@ -93,6 +93,8 @@ static bool choose_mtu(struct psc_io_port *port, const struct rte_eth_dev_info *
     char interface[IF_NAMESIZE] = "";
 
     port->link_mtu = kernel_mtu(info, interface);
+    if (psc_io_memif_is(port->devargs) && !psc_io_memif_fit(port, wanted, error))
+        return false;
     if (port->link_mtu == 0) {
         port->roce_mtu = set_device_mtu(port, wanted);
         if (port->roce_mtu != 0)

@@ -121,6 +121,7 @@ struct psc_io_lane {
     uint32_t ended; /* its last store: what it has written is whoever's acquires this */
     struct psc_io_tx tx;
     uint64_t next_housekeeping_ns;
+    uint64_t busy_since_ns; /* when the turn before began, if it was busy; else 0 */
 };
 
 struct psc_io {
@@ -155,6 +156,11 @@ bool psc_io_port_start(struct psc_io_port *port, const struct psc_io_config *con
                        struct psc_io_error *error);
 /* Stops it and gives back every mbuf that it still holds: DPDK promises that of a close, not of a stop. */
 void psc_io_port_close(struct psc_io_port *port);
+
+/* memif.c: what a memif says by its devargs alone. */
+bool psc_io_memif_is(const char *devargs);
+/* Its link MTU and the size of its rings, into the port. */
+bool psc_io_memif_fit(struct psc_io_port *port, uint32_t wanted_roce_mtu, struct psc_io_error *error);
 
 /* lane.c */
 bool psc_io_lane_init(struct psc_io_lane *lane, uint32_t number, const struct psc_io_config *config,

@@ -1,6 +1,6 @@
-/* Emits into mbufs: a header mbuf, the slot's payload attached where it lies (or copied, for a port that may
- * keep it), a trailer with the ICRC, chained. Runs on the lane's core only. Step of the story: "one header
- * per worker -> burst sent". */
+/* Emits into mbufs: a header mbuf, the slot's payload attached where it lies, a trailer with the ICRC,
+ * chained; or all of it copied into one mbuf, for a port that may keep it. Runs on the lane's core only. Step
+ * of the story: "one header per worker -> burst sent". */
 #include "psc_io_internal.h"
 
 #include <stdio.h>
@@ -99,12 +99,21 @@ static struct rte_mbuf *fill(struct rte_mbuf *m, const uint8_t *bytes, uint32_t 
     return m;
 }
 
-/* A payload is one path MTU or the answer to a frame that we have received: it fits. The slot is free at
- * once. */
-static struct rte_mbuf *copy_payload(struct psc_io_tx *tx, const struct psc_emit *emit)
+/* For a port that may keep what it is given: a frame of its own, and the slot is free at once. A payload is
+ * one path MTU or the answer to a frame that we have received: with its headers it fits. In one piece, for
+ * net_memif's zero-copy client (22.11) spoils a chain that its ring has no room for: it counts nb_segs down
+ * before it looks, and the chain that is offered again ends in a NULL. */
+static struct rte_mbuf *copy_frame(struct psc_io_tx *tx, const struct psc_emit *emit)
 {
-    struct rte_mbuf *m = fill(tx->payloads[--tx->payload_count], emit->payload, emit->payload_bytes);
+    struct rte_mbuf *m = tx->payloads[--tx->payload_count];
+    uint8_t *out = rte_pktmbuf_mtod(m, uint8_t *);
 
+    m->pkt_len = emit->header_bytes + emit->payload_bytes + emit->trailer_bytes;
+    m->data_len = (uint16_t)m->pkt_len;
+    memcpy(out, emit->header, emit->header_bytes);
+    if (emit->payload_bytes > 0)
+        memcpy(out + emit->header_bytes, emit->payload, emit->payload_bytes);
+    memcpy(out + emit->header_bytes + emit->payload_bytes, emit->trailer, emit->trailer_bytes);
     release_hold(NULL, emit->hold);
     return m;
 }
@@ -123,21 +132,27 @@ static void chain(struct rte_mbuf **first, struct rte_mbuf **last, struct rte_mb
     *last = segment;
 }
 
-void psc_io_tx_add(struct psc_io_tx *tx, const struct psc_emit *emit)
+/* Headers and trailer around the payload where it lies. */
+static struct rte_mbuf *chain_frame(struct psc_io_tx *tx, const struct psc_emit *emit)
 {
     struct rte_mbuf *first = NULL, *last = NULL;
 
     if (emit->header_bytes > 0)
         chain(&first, &last, fill(tx->headers[--tx->header_count], emit->header, emit->header_bytes));
     if (emit->payload_bytes > 0)
-        chain(&first, &last, tx->lends_payload ? attach_payload(tx, emit) : copy_payload(tx, emit));
+        chain(&first, &last, attach_payload(tx, emit));
     if (emit->trailer_bytes > 0)
         chain(&first, &last, fill(tx->headers[--tx->header_count], emit->trailer, emit->trailer_bytes));
-    if (first == NULL)
+    return first;
+}
+
+void psc_io_tx_add(struct psc_io_tx *tx, const struct psc_emit *emit)
+{
+    if (emit->header_bytes + emit->payload_bytes + emit->trailer_bytes == 0)
         return;
     if (tx->pending_begin == tx->pending_end)
         tx->pending_begin = tx->pending_end = 0;
-    tx->pending[tx->pending_end++] = first;
+    tx->pending[tx->pending_end++] = tx->lends_payload ? chain_frame(tx, emit) : copy_frame(tx, emit);
 }
 
 uint32_t psc_io_tx_flush(struct psc_io_tx *tx, struct psc_lane_stats *stats)

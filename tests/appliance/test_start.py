@@ -77,6 +77,28 @@ def test_a_link_too_narrow_for_the_wished_mtu(start: Start, narrow_link: str) ->
     )
 
 
+def test_a_memif_whose_buffers_are_too_small(start: Start, tmp_path: Path) -> None:
+    expect_failure(
+        start,
+        13,
+        "RoCE MTU 4096 wants memif buffers of 4190 bytes",
+        "has 2048: give it bsize=8192 or lower data.mtu",
+        port={"device": f"--vdev=net_memif0,socket={tmp_path / 'm.sock'},socket-abstract=no"},
+        data={"mtu": 4096},
+    )
+
+
+def test_a_memif_whose_rings_are_not_as_configured(start: Start, tmp_path: Path) -> None:
+    memif = f"--vdev=net_memif0,socket={tmp_path / 'm.sock'},socket-abstract=no,bsize=8192,rsize=9"
+    expect_failure(
+        start,
+        17,
+        "port.rx_ring_packets = 1024 and port.tx_ring_packets = 512",
+        "its rsize=9 is 512",
+        port={"device": memif, "rx_ring_packets": 1024},
+    )
+
+
 def test_without_a_wish_the_mtu_is_the_link_s(start: Start, narrow_link: str) -> None:
     appliance = start(port={"device": AF_PACKET + narrow_link})
     assert "RoCE MTU 1024" in appliance.ready()

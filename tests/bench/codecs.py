@@ -12,9 +12,6 @@ import argparse
 import ctypes
 import json
 import os
-import platform
-import statistics
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,8 +20,8 @@ import numpy as np
 import torch
 
 from pascaline.codec.thc import Params, kernels, setting
+from tests.bench.figures import commit, machine, spread
 
-ROOT = Path(__file__).parents[2]
 ELEMS = 64 << 20
 RANKS, RANK, SEED = 8, 3, 0x0123456789ABCDEF
 LOSS_SCALE = 1024.0
@@ -120,34 +117,6 @@ def measure(bench: Bench, repetitions: int) -> dict[str, dict[str, list[float]]]
             found["memcpy"]["ms"].append(after * 1e3)
             before = after
     return found
-
-
-def machine() -> str:
-    """The CPU as it calls itself."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return (
-                f"{line.partition(': ')[2]}, {os.cpu_count()} CPUs, {platform.system()} {platform.release()}"
-            )
-    return platform.processor()
-
-
-def commit() -> str:
-    """HEAD, and whether files differ from it."""
-    run = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return run.stdout.strip()
-
-
-def spread(values: list[float]) -> dict[str, float]:
-    """Median, and what half of the repetitions lie between."""
-    low, middle, high = statistics.quantiles(values, n=4)
-    return {"median": round(middle, 4), "quartile_1": round(low, 4), "quartile_3": round(high, 4)}
 
 
 def main() -> None:

@@ -71,6 +71,8 @@ STEERING_NAMES = {value: name for name, value in STEERINGS.items()} | {
 }
 """How packets of a port find their lane, for `status`."""
 EVENT_NAMES = _names("enum psc_ctl_event_kind", "PSC_CTL_EVENT_")
+DROP_NAMES = _names("enum psc_drop", "PSC_DROP_")
+del DROP_NAMES[lib.PSC_DROP_COUNT]
 COMMAND_NAMES = _names("enum psc_ctl_command", "PSC_CTL_COMMAND_")
 _CODE_NAMES = _names("enum psc_ctl_code", "PSC_CTL_")
 
@@ -365,7 +367,9 @@ class DataPlane:
     def lane_status(self, lane: int) -> dict[str, object]:
         """What `status` says about a lane: its counters, from the statistics segment."""
         stats = lib.psc_ctl_lane_stats(lane)
-        names = ("rx_packets", "rx_bytes", "tx_packets", "tx_bytes", "qps", "slots", "mbufs_in_use", "polls")
+        names: tuple[str, ...] = ("rx_packets", "rx_bytes", "tx_packets", "tx_bytes")
+        names += ("qps", "slots", "mbufs_in_use", "polls")
+        names += ("busy_ns", "retransmitted_packets", "timeouts", "rx_missed", "rx_no_mbuf")
         return {
             "lane": lane,
             "core": self._config.lanes.cores[lane],
@@ -373,6 +377,7 @@ class DataPlane:
             "address": str(self._config.lane_address(lane)),
             "idle_sleep_us": self._config.lanes.idle_sleep_us,
             **{name: int(getattr(stats, name)) for name in names},
+            "drops": {name: int(stats.drops[why]) for why, name in DROP_NAMES.items() if stats.drops[why]},
         }
 
     def usage(self) -> dict[str, int]:

@@ -1,0 +1,52 @@
+"""The arithmetic of the benches, and where their figures go."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.bench import client, figures, wire
+from tests.bench.load import DROPS, EXPANSION, OPS, UNIT_BYTES, Wishes, lengths
+
+
+def test_a_lane_s_cost_on_a_wire_is_over_the_sum_of_lane_and_driver() -> None:
+    found = {"rings": {"ns": 300.0}, "testpmd_memif": {"ns": 100.0}, "memif": {"ns": 480.0}}
+    assert wire.over_sum(found, "memif") == 1.2
+
+
+def test_keys_of_the_summary_stay_beside_others_and_each_names_its_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures, "FOLDER", tmp_path)
+    monkeypatch.setattr(figures, "commit", lambda: "a")
+    figures.summarize(first=1.5, second=2)
+    monkeypatch.setattr(figures, "commit", lambda: "b")
+    figures.summarize(second=3)
+    assert json.loads((tmp_path / "summary.json").read_text()) == {
+        "first": 1.5,
+        "first_commit": "a",
+        "second": 3,
+        "second_commit": "b",
+    }
+
+
+def test_contributions_are_whole_units_whose_results_fit_into_a_slot() -> None:
+    for op in OPS:
+        for odd in (False, True):
+            for length in lengths(op, 4096, Wishes(odd=odd)):
+                assert length > 0
+                assert length % UNIT_BYTES[op] == 0
+                assert length * EXPANSION[op] <= 4096
+
+
+def test_drops_have_the_contract_s_names() -> None:
+    assert (DROPS["16"], DROPS["22"]) == ("icrc", "no_buffer")
+
+
+def test_client_cost_is_a_ratio_of_the_same_moment() -> None:
+    rows = [{"user_s": 4e-3 * slow, "system_s": 1e-3 * slow, "memcpy_s": 1e-3 * slow} for slow in (1, 7, 2)]
+    found = client.judge([{"rows": rows, "pyverbs": {}}], "here")
+    assert found["user_over_memcpy"]["median"] == 4
+    assert found["system_over_memcpy"]["median"] == 1
