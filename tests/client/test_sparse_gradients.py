@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+import pascaline.errors
 import pascaline.torch
 
 from .processes import run_ranks
@@ -99,3 +100,36 @@ def test_sparse_embeddings_train_as_with_ddp_s_own_reduction(tmp_path: Path) -> 
         assert stats["bits_up"] < 1.5 * 32 * touched
         assert stats["bits_up"] == pytest.approx(32 * touched, rel=0.5)
     assert ranks[0]["f32"]["stats"]["f32"]["bits_up"] == 32
+
+
+def dense_by_sparse(rank: int, _world_size: int) -> list[str]:
+    """Six MiB that are not zero, four times."""
+    with (
+        pascaline.Session(link="emulated", codec="sparse") as session,
+        warnings.catch_warnings(record=True) as said,
+    ):
+        warnings.simplefilter("always")
+        for _ in range(4):
+            session.all_reduce(torch.ones(6 << 18))
+    return [f"{one.category.__name__} {one.filename.rpartition('/')[2]} {one.message}" for one in said]
+
+
+def test_a_session_warns_once_where_its_caller_reads_it(tmp_path: Path) -> None:
+    [said] = run_ranks(tmp_path / "store", 1, dense_by_sparse)
+    assert len(said) == 1
+    assert said[0].startswith(
+        "UserWarning test_sparse_gradients.py codec sparse has sent 100% of what f32 would have"
+    )
+
+
+def different_values(rank: int, _world_size: int) -> str:
+    try:
+        pascaline.Session(link="emulated", codec=pascaline.codec.Sparse(("f32", "fixed32")[rank]))  # type: ignore[arg-type]
+    except pascaline.errors.JoinRefused as refused:
+        return str(refused)
+    return ""
+
+
+def test_ranks_whose_values_differ_are_refused_by_both(tmp_path: Path) -> None:
+    for said in run_ranks(tmp_path / "store", 2, different_values):
+        assert "rank 0 joins with plan 'sparse #" in said and "rank 1 with 'sparse values fixed32 #" in said
