@@ -36,6 +36,7 @@ from pascaline.codec.options import (
     Threshold,
     TopK,
     describe,
+    in_words,
     resolve,
 )
 from pascaline.codec.sparse import SparseCodec
@@ -77,5 +78,6 @@ __all__ = [
     "TopK",
     "describe",
     "for_array",
+    "in_words",
     "resolve",
 ]
