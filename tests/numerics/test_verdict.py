@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from . import __main__ as numerics
-from . import gradients, measure, schemes
+from . import gradients, measure, schemes, sparse, sparse_models, sparse_report
 
 KEPT = {key: bound for key, (_, bound) in numerics.BOUNDS.items()}
 MEASURED = {"ratios": KEPT, "bounds": KEPT, "unbiased": {"thc": {"inside": True}}}
@@ -69,3 +69,50 @@ def test_captured_gradients_are_measured(tmp_path):
     )
     rows = measure.on_captured(lambda _: None, tmp_path)["cnn-start"]
     assert 0 < rows["thc"] < rows["thc-paper"] < rows["thc-release"]
+
+
+LOSSLESS = {key: bound for key, (_, bound) in sparse_report.BOUNDS.items()}
+
+
+@pytest.mark.parametrize("key", sparse_report.BOUNDS)
+def test_a_missed_bound_of_sparse_fails(key, tmp_path, capsys):
+    assert sparse_report.missed(LOSSLESS) == []
+    step = -1 if key == "sparse_trials" else 0.01
+    said = sparse_report.missed(LOSSLESS | {key: LOSSLESS[key] + step})
+    assert len(said) == 1 and said[0].startswith(key)
+    code, summary = summary_of(MEASURED | {"lossless": {"keys": LOSSLESS, "missed": said}}, tmp_path)
+    assert code == 1 and said[0] in capsys.readouterr().out
+    assert summary.keys() >= LOSSLESS.keys()
+
+
+def test_formulas_of_the_other_ways():
+    x, y = np.zeros((2, 512), np.float32)
+    x[:4], y[300] = 1, 1
+    found = sparse.formulas([x, y])
+    assert found["pairs"] == pytest.approx(8 * (2.5 + 5) / 512)
+    assert found["blocks of 256"] == pytest.approx((1 + 2) * (4 * 256 + 4) / 512)
+    assert found["1/8 + 4 rho"] == pytest.approx(2 * (1 / 8 + 4 * 5 / 512))
+    assert found["LHC, 1.23"] == pytest.approx(2 * (1 / 8 + 4.92 * 5 / 512))
+    assert sparse.entropy(0.5) == 1 and sparse.entropy(0) == 0
+
+
+def test_an_inexact_sum_is_noticed():
+    options, xs = sparse.codecs.Sparse("fixed32"), sparse.gradients(1, "shared", 3000, 0.1, 2)
+    values = sparse.sent(options, xs).values
+    assert sparse.is_exact(options, xs, values)
+    values[7] = -0.0 if values[7] == 0 else np.nextafter(values[7], np.float32(9))
+    assert not sparse.is_exact(options, xs, values)
+
+
+def test_a_chunk_of_the_captured_models_is_below_blocks(tmp_path):
+    """Without captured gradients: those that are committed."""
+    rows = {
+        name: sparse.row(sparse.codecs.Sparse(), sparse_models.top(list(each), 1 / 8))
+        for name, each in sparse_models.sampled()
+    }
+    assert set(rows) == {"cnn", "gpt"} and sparse_models.over_blocks(rows) < 0.999
+
+
+def test_headers_are_of_frames():
+    assert sparse_models.on_the_wire(8192, 1) == 8192 + 2 * 62 + 20
+    assert sparse_models.on_the_wire(100, 3) == 100 + 3 * 82

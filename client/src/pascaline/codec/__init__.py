@@ -10,13 +10,36 @@ from typing import Any
 
 import numpy as np
 
-from pascaline.codec.base import NOTHING, Array, Bytes, Carry, Codec, Floats, Place
+from pascaline.codec.base import (
+    NOTHING,
+    Array,
+    Bytes,
+    Carry,
+    Codec,
+    Floats,
+    OneRound,
+    Outcome,
+    Place,
+    Round,
+    Rounds,
+)
 from pascaline.codec.dense import MAX_F32, SUM_F32, SUM_I32, Half
 from pascaline.codec.feedback import ErrorFeedback
 from pascaline.codec.fixed32 import Fixed32
 from pascaline.codec.measure import CodecStats, Measure
-from pascaline.codec.options import NAMES, Options, Plain, Thc, TopK, describe, in_words, resolve
-from pascaline.codec.topk import TopKCodec
+from pascaline.codec.options import (
+    NAMES,
+    Options,
+    Plain,
+    Sparse,
+    Thc,
+    Threshold,
+    TopK,
+    describe,
+    in_words,
+    resolve,
+)
+from pascaline.codec.sparse import SparseCodec
 
 
 def for_array(dtype: np.dtype[Any], codec: str | Options, rank: int, world_size: int, seed: int = 0) -> Codec:
@@ -41,12 +64,18 @@ __all__ = [
     "Floats",
     "Half",
     "Measure",
+    "OneRound",
     "Options",
+    "Outcome",
     "Place",
     "Plain",
+    "Round",
+    "Rounds",
+    "Sparse",
+    "SparseCodec",
     "Thc",
+    "Threshold",
     "TopK",
-    "TopKCodec",
     "describe",
     "for_array",
     "in_words",

@@ -14,10 +14,12 @@ from typing import Any, Protocol, runtime_checkable
 from pascaline.codec.base import Codec
 from pascaline.codec.dense import SUM_F32, Half
 from pascaline.codec.fixed32 import Fixed32
+from pascaline.codec.sparse import Share, SparseCodec
+from pascaline.codec.sparse import Threshold as ByThreshold
+from pascaline.codec.sparse.codec import Values
 from pascaline.codec.thc import settings, table
 from pascaline.codec.thc.codec import ThcCodec
 from pascaline.codec.thc.params import Norm, Params, Rounding, ScalePer
-from pascaline.codec.topk import TopKCodec
 from pascaline.errors import ConfigurationError
 
 _BITS = 4
@@ -58,10 +60,29 @@ class Plain:
 
 
 @dataclass(frozen=True)
+class Sparse:
+    """sparse (docs/sparse.md): what is not zero on some rank; as float32, or as `values="fixed32"`."""
+
+    values: Values = "f32"
+    name: str = field(default="sparse", init=False)
+    error_feedback: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        _check_values(self.name, self.values)
+
+    def build(self, rank: int, world_size: int, seed: int) -> Codec:
+        """Alike on every rank."""
+        return SparseCodec(self.name, self.values, world_size)
+
+
+@dataclass(frozen=True)
 class TopK:
-    """topk: the largest `share` of each chunk's values."""
+    """topk: sparse, of the largest `share` of each chunk's values (Lin et al., arXiv 1712.01887); the rest waits in the
+    residual.
+    """
 
     share: float = 1 / 8
+    values: Values = "f32"
     name: str = field(default="topk", init=False)
     error_feedback: bool = field(default=True, init=False)
 
@@ -70,10 +91,37 @@ class TopK:
             raise ConfigurationError(
                 f"topk sends a share of the values above 0 and up to 1, not {self.share}"
             )
+        _check_values(self.name, self.values)
 
     def build(self, rank: int, world_size: int, seed: int) -> Codec:
         """Alike on every rank."""
-        return TopKCodec(self.share)
+        return SparseCodec(self.name, self.values, world_size, Share(self.share))
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """threshold: sparse, of the values whose size is `threshold` or more, with the loss's scale if it has one; the rest
+    waits in the residual.
+    """
+
+    threshold: float
+    values: Values = "f32"
+    name: str = field(default="threshold", init=False)
+    error_feedback: bool = field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.threshold < float("inf"):
+            raise ConfigurationError(f"threshold is a finite number above 0, not {self.threshold}")
+        _check_values(self.name, self.values)
+
+    def build(self, rank: int, world_size: int, seed: int) -> Codec:
+        """Alike on every rank."""
+        return SparseCodec(self.name, self.values, world_size, ByThreshold(self.threshold))
+
+
+def _check_values(name: str, values: str) -> None:
+    if values not in ("f32", "fixed32"):
+        raise ConfigurationError(f"{name}'s values travel as 'f32' or 'fixed32', not {values!r}")
 
 
 @dataclass(frozen=True)
@@ -143,6 +191,7 @@ _BY_NAME: dict[str, Callable[[], Options]] = {
     "bf16": lambda: Plain("bf16"),
     "fixed32": lambda: Plain("fixed32"),
     **{name: partial(Thc, name=name) for name in settings.NAMES},
+    "sparse": Sparse,
     "topk": TopK,
 }
 NAMES = tuple(_BY_NAME)

@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import os
 import threading
+import warnings
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, overload
@@ -29,8 +30,8 @@ from pascaline.session.progress import Progress
 from pascaline.session.work import Work, refuse_in_progress_thread
 
 JOIN_TIMEOUT_S = 300.0
-OPS = ("sum_f32", "sum_i32", "max_f32", "sum_f16", "sum_bf16")
-"""Op windows 1 to 5 of every session: each collective chooses its codec. The session's own codec may add one."""
+OPS = ("sum_f32", "sum_i32", "max_f32", "sum_f16", "sum_bf16", "or_u32")
+"""Op windows 1 to 6 of every session: each collective chooses its codec. The session's own codec may add one."""
 _FLUSH_S = 5.0
 _F32 = np.dtype(np.float32)
 
@@ -95,6 +96,7 @@ class Session:
         self._seed = random_seed
         self._codecs: dict[tuple[codecs.Options, str], codecs.Codec] = {}
         self._measures: dict[str, codecs.Measure] = {}
+        self._advised: set[str] = set()
         self._join(plan, (chunk_bytes, window, lanes), join_timeout_s, timeout_s)
 
     def _refuse_a_second(self) -> None:
@@ -117,8 +119,8 @@ class Session:
         timeout_s: float | None,
     ) -> None:
         own = codecs.for_array(_F32, self.codec, self.rank, self.world_size, self._seed)
-        self._ops = OPS if own.op in OPS else (*OPS, own.op)
-        self._tables = {own.op: own.table} if own.table else {}
+        self._ops = (*OPS, *(op for op in own.ops if op not in OPS))
+        self._tables = dict.fromkeys(own.ops, own.table) if own.table else {}
         if chunk_bytes:
             _check_slots(own, chunk_bytes)
         self._plan = self._planned(plan)
@@ -207,6 +209,9 @@ class Session:
         values = flat_view(tensor)
         chosen = self._codec_for(values, self.codec if codec is None else codecs.resolve(codec))
         _check_feedback(error_feedback, chosen, values.size)
+        if chosen.advice and chosen.name not in self._advised:  # here, where a warning meets its reader
+            self._advised.add(chosen.name)
+            warnings.warn(chosen.advice, stacklevel=2)
         measure = self._measures.setdefault(chosen.name, codecs.Measure())
         with self._lock:
             work = Work(tensor, self._sequence)
@@ -224,13 +229,14 @@ class Session:
         key = (options, values.dtype.str)
         if key not in self._codecs:
             codec = codecs.for_array(values.dtype, options, self.rank, self.world_size, self._seed)
-            if codec.op not in self._ops or (codec.table or self._tables.get(codec.op)) != self._tables.get(
-                codec.op
-            ):
-                raise ConfigurationError(
-                    f"codec {codec.name} needs the op {codec.op} with its own table, and this session joined with "
-                    f"{codecs.describe(self.codec, self._seed)}: join a session of its own with codec={codec.name!r}"
-                )
+            for op in codec.ops:
+                joined = self._tables.get(op)
+                if op not in self._ops or (codec.table or joined) != joined:
+                    raise ConfigurationError(
+                        f"codec {codec.name} needs the op {op} with its own table, and this session joined with "
+                        f"{codecs.describe(self.codec, self._seed)}: join a session of its own with "
+                        f"codec={codec.name!r}"
+                    )
             _check_slots(codec, self._data_slot_bytes)
             self._codecs[key] = codec
         return self._codecs[key]

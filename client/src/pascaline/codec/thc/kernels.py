@@ -175,6 +175,11 @@ def _library() -> Any:
     return lib
 
 
+def extension() -> tuple[Any, Any]:
+    """(ffi, lib) with its variant chosen, for the other codecs' kernels."""
+    return ffi, _library()
+
+
 def _choose(name: str, who: str) -> None:
     if not lib.psc_kernels_choose(name.encode()):
         able = ", ".join(one for one in VARIANTS if lib.psc_kernels_runs(one.encode()))
