@@ -56,6 +56,35 @@ void psc_thc_decode_u8(const struct psc_thc_chunk *chunk, uint32_t contributors,
 void psc_thc_decode_u16(const struct psc_thc_chunk *chunk, uint32_t contributors, const uint16_t *sums,
                         uint64_t elems, const float *scales, float *values);
 
+/* ---- lhc: docs/lhc.md ---- */
+
+/* Where the elements of one chunk go, alike on all ranks. */
+struct psc_lhc_hash {
+    uint64_t seed;
+    uint32_t sequence;
+    uint32_t chunk;
+    uint32_t rows; /* of each sub-table: 1 to 2^27 / 3 */
+};
+
+/* Of Philox: places and signs of a block. */
+enum psc_lhc_stream { PSC_LHC_STREAM_PLACES = 0x40000000, PSC_LHC_STREAM_SIGNS = 0x40000001 };
+
+/* table: 96 * rows integers, the sketch of round(values * first * rest); both factors are powers of two.
+ * left_out: bitmap of elements that are not added, or NULL. Bitmaps are a word for each block of 32. */
+void psc_lhc_sketch(const struct psc_lhc_hash *hash, const float *values, float first, float rest,
+                    uint64_t elems, const uint32_t *left_out, int32_t *table);
+
+/* What the next two need besides their arguments; 4-byte alignment. */
+uint64_t psc_lhc_scratch_bytes(uint64_t elems, uint32_t rows);
+
+/* How many elements of a union (bitmap) do not peel; `unpeeled` says which. */
+uint64_t psc_lhc_check(const struct psc_lhc_hash *hash, const uint32_t *all, uint64_t elems,
+                       uint32_t *unpeeled, void *scratch);
+
+/* As check; each element that peels becomes its integer * first * rest, all others 0. The table is used up. */
+uint64_t psc_lhc_peel(const struct psc_lhc_hash *hash, const uint32_t *all, uint64_t elems, int32_t *table,
+                      float first, float rest, float *values, uint32_t *unpeeled, void *scratch);
+
 /* The compiler that made them, for measurements. */
 const char *psc_kernels_compiler(void);
 /* Name of the variant in use. */
