@@ -26,7 +26,7 @@ from pascaline.session.epochs import Epochs
 PATIENCE_S = 60.0
 """For what must come: reached in failure only, since a shared machine may stand still for seconds."""
 MTU = 16
-OPS = ["sum_f32", "sum_i32", "max_f32", "sum_f16", "sum_bf16"]
+OPS = ["sum_f32", "sum_i32", "max_f32", "sum_f16", "sum_bf16", "or_u32"]
 
 
 @dataclass

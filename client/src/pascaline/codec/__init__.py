@@ -10,7 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from pascaline.codec.base import NOTHING, Array, Bytes, Carry, Codec, Floats, Place
+from pascaline.codec.base import (
+    NOTHING,
+    Array,
+    Bytes,
+    Carry,
+    Codec,
+    Floats,
+    OneRound,
+    Outcome,
+    Place,
+    Round,
+    Rounds,
+)
 from pascaline.codec.dense import MAX_F32, SUM_F32, SUM_I32, Half
 from pascaline.codec.feedback import ErrorFeedback
 from pascaline.codec.fixed32 import Fixed32
@@ -41,9 +53,13 @@ __all__ = [
     "Floats",
     "Half",
     "Measure",
+    "OneRound",
     "Options",
+    "Outcome",
     "Place",
     "Plain",
+    "Round",
+    "Rounds",
     "Thc",
     "TopK",
     "TopKCodec",

@@ -1,13 +1,16 @@
 """What every codec offers, and what a chunk brings to it. Arrays only: a chunk's place is a number here, never an
 address.
 
-A chunk's way: `norms` on every rank, MAX_F32 of them over all ranks makes the scales, `encode` by those, the
-aggregator's op, `decode`.
+A chunk's way: `norms` on every rank, MAX_F32 of them over all ranks makes the scales; then by those round after round,
+each an encoding, the aggregator's op, and what all ranks learn from the result. Most codecs take one round, `encode`
+and `decode`; in others the length of a later round depends on what an earlier one has told.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,19 +60,47 @@ class Carry(NamedTuple):
 NOTHING = Carry()
 
 
+class Round(NamedTuple):
+    """What a chunk contributes to one round, and how long the answer is: alike on all ranks, but for the bytes."""
+
+    op: str
+    """What the aggregator does to these encodings: a key of contract.wire.OPS."""
+    length_bytes: int
+    """Of `encoded`."""
+    result_bytes: int
+    """Of `combined`."""
+    encode: Callable[[Bytes], None]
+    """Writes `encoded`, (length_bytes,), when it is this round's turn."""
+    more: bool = False
+    """Whether another round of this chunk may follow, which then waits for this one's result."""
+
+
+class Outcome(NamedTuple):
+    """What there is to say of a chunk when its sum is there."""
+
+    kept: int
+    """How many of its values this rank has spoken of at all."""
+    encoding: str = ""
+    """Which of several it travelled by."""
+
+
+Rounds = Generator[Round, Bytes, Outcome]
+"""A chunk's rounds: each yield waits for that round's `combined`, (result_bytes,), which holds until the next one."""
+
+
 class Codec(ABC):
-    """Encode and decode of chunks, for one rank of one job.
+    """What a rank of a job says of a chunk, and what it makes of the answers.
 
     `values`: (elems,) float32 (or int32 where that is summed as it is). `encoded`, `combined`: (bytes,) uint8,
-    little-endian, of `contribution_bytes` and `result_bytes`. `scales`: (scale_count,) float32.
+    little-endian. `scales`: (scale_count,) float32.
     """
 
     name: str
     """As users say it."""
-    op: str
-    """What the aggregator does to these encodings: a key of contract.wire.OPS."""
+    ops: tuple[str, ...]
+    """Of all its rounds."""
     lossy: bool = False
-    """Whether `encode` writes a carry's pending: what it could not say."""
+    """Whether it writes a carry's pending, what it could not say: whole when the first round has been encoded."""
     table: tuple[int, ...] | None = None
     """What the aggregator looks indices up in, for ops that do."""
     one_scale: bool = False
@@ -77,19 +108,15 @@ class Codec(ABC):
 
     @abstractmethod
     def chunk_elems(self, slot_bytes: int) -> int:
-        """Elements of a chunk whose result fills a slot; 0 where none fits. May raise ConfigurationError instead."""
+        """Elements of a chunk whose results each fit a slot; 0: none does. May raise ConfigurationError instead."""
 
     @abstractmethod
-    def contribution_bytes(self, elems: int) -> int:
-        """Length of `encoded` for a chunk of `elems`; only a tensor's last chunk is shorter than the others."""
+    def rounds(self, place: Place, values: Array, carry: Carry, scales: Floats) -> Rounds:
+        """Reduce one chunk: at the end `values` is the sum over the ranks.
 
-    @abstractmethod
-    def result_bytes(self, elems: int) -> int:
-        """Length of `combined`."""
-
-    def kept(self, elems: int) -> int:
-        """How many of a chunk's values are spoken of at all."""
-        return elems
+        Rule 8: how many rounds there are, their ops and their lengths come from what all ranks know: `elems`, scales,
+        and earlier results of this chunk. `values` is written no sooner than the last result has come.
+        """
 
     def scale_count(self, _elems: int) -> int:
         """Scales of a chunk of `elems`; 0: this codec needs none."""
@@ -103,6 +130,26 @@ class Codec(ABC):
         """A whole tensor's one scale from the norms of all its chunks in order."""
         raise NotImplementedError(f"{self.name} has no scale for a tensor")
 
+
+class OneRound(Codec):
+    """Encode, the aggregator's op, decode; every length is known beforehand."""
+
+    op: str
+    """What the aggregator does to these encodings: a key of contract.wire.OPS."""
+
+    @property
+    def ops(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The one."""
+        return (self.op,)
+
+    @abstractmethod
+    def contribution_bytes(self, elems: int) -> int:
+        """Length of `encoded` for a chunk of `elems`; only a tensor's last chunk is shorter than the others."""
+
+    @abstractmethod
+    def result_bytes(self, elems: int) -> int:
+        """Length of `combined`."""
+
     @abstractmethod
     def encode(self, place: Place, values: Array, carry: Carry, scales: Floats, encoded: Bytes) -> None:
         """Write the encoding of the carry's x to `encoded`, and what it leaves out to the carry's pending."""
@@ -113,3 +160,12 @@ class Codec(ABC):
 
         Where that is no number because some rank's x is none, the carry's pending becomes its residual again.
         """
+
+    def rounds(self, place: Place, values: Array, carry: Carry, scales: Floats) -> Rounds:
+        """There and back."""
+        encode = partial(self.encode, place, values, carry, scales)
+        combined = yield Round(
+            self.op, self.contribution_bytes(values.size), self.result_bytes(values.size), encode
+        )
+        self.decode(place, combined, carry, scales, values)
+        return Outcome(values.size)

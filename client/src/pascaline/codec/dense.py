@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from pascaline.codec.base import Array, Bytes, Carry, Codec, Floats, Place
+from pascaline.codec.base import Array, Bytes, Carry, Floats, OneRound, Place
 
 _UNIT_BYTES = 4
 """Contributions are whole 4-byte words."""
 
 
-class Dense(Codec):
+class Dense(OneRound):
     """Identity: values travel as they are."""
 
     def __init__(self, name: str, op: str, dtype: str) -> None:
@@ -46,7 +46,7 @@ class Dense(Codec):
         values[:] = combined.view(self._dtype)
 
 
-class Half(Codec):
+class Half(OneRound):
     """Sixteen bits up, float32 down. An element beyond the type's largest becomes Inf, as in a cast."""
 
     lossy = True

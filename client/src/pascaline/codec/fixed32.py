@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pascaline.codec.base import Array, Bytes, Carry, Codec, Floats, Place
+from pascaline.codec.base import Array, Bytes, Carry, Floats, OneRound, Place
 from pascaline.contract import wire
 from pascaline.errors import ConfigurationError
 
@@ -44,7 +44,7 @@ def largest(values: Floats) -> np.float32:
     return largest_
 
 
-class Fixed32(Codec):
+class Fixed32(OneRound):
     """The codec for one world size. Not thread-safe: it keeps one scratch array."""
 
     name, op = "fixed32", "sum_i32"

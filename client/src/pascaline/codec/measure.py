@@ -9,7 +9,7 @@ from typing import TypedDict
 
 import numpy as np
 
-from pascaline.codec.base import Array, Bytes, Carry, Codec, Floats, Place
+from pascaline.codec.base import Array, Carry, Outcome
 
 _EVERY = 7
 """Chunks of which one is measured: measuring adds two fifths to an encoding of thc, so a twentieth in all. A prime,
@@ -32,6 +32,8 @@ class CodecStats(TypedDict):
     measured."""
     measured: int
     """Elements that the nmse is of."""
+    encodings: dict[str, int]
+    """Chunks by how they travelled, of a codec that chooses."""
 
 
 class Measure:
@@ -40,37 +42,43 @@ class Measure:
     def __init__(self) -> None:
         self._elems = self._kept = self._sent_bytes = self._received_bytes = self._measured = 0
         self._chunks = 0
+        self._encodings: dict[str, int] = {}
         self._error = self._energy = 0.0
         self._scratch = np.empty(0, np.float32)
 
-    def count_scales(self, sent_bytes: int, received_bytes: int) -> None:
-        """A message of scales travels."""
+    def message(self, sent_bytes: int, received_bytes: int) -> None:
+        """A message of data or of scales travels."""
         self._sent_bytes += sent_bytes
         self._received_bytes += received_bytes
 
-    def count(self, elems: int, kept: int, sent_bytes: int, received_bytes: int) -> bool:
+    def begins(self, elems: int) -> bool:
         """A chunk of data travels; whether it is its turn to be measured."""
         self._elems += elems
-        self._kept += kept
-        self._sent_bytes += sent_bytes
-        self._received_bytes += received_bytes
         self._chunks += 1
         return self._chunks % _EVERY == 1
 
-    def encode(
-        self, codec: Codec, place: Place, values: Array, carry: Carry, scales: Floats, encoded: Bytes
-    ) -> None:
-        """Let `codec` encode, and add up the squares of what it was given and of what it left out."""
-        missed = self._scratch_for(values.size) if carry.pending is None else carry.pending
-        codec.encode(place, values, carry._replace(pending=missed), scales, encoded)
-        x = carry.x(values)
+    def ends(self, outcome: Outcome) -> None:
+        """Its sum is there."""
+        self._kept += outcome.kept
+        if outcome.encoding:
+            self._encodings[outcome.encoding] = self._encodings.get(outcome.encoding, 0) + 1
+
+    def carry(self, values: Array, carry: Carry) -> Carry:
+        """The carry of a chunk that is measured: its pending is written, whoever wants it."""
+        return carry if carry.pending is not None else carry._replace(pending=self._scratch_for(values.size))
+
+    def look(self, values: Array, carry: Carry) -> None:
+        """Add up the squares of what the codec was given and of what it left out, once that is whole."""
+        if carry.pending is None:
+            return
+        x, missed = carry.x(values), carry.pending
         energy, error = float(np.dot(x, x)), float(np.dot(missed, missed)) * carry.loss_scale**2
         if np.isfinite(energy) and np.isfinite(error):
             self._energy += energy
             self._error += error
             self._measured += values.size
 
-    def _scratch_for(self, elems: int) -> Floats:
+    def _scratch_for(self, elems: int) -> Array:
         if self._scratch.size < elems:
             self._scratch = np.empty(elems, np.float32)
         return self._scratch[:elems]
@@ -85,4 +93,5 @@ class Measure:
             "bits_down": 8 * self._received_bytes / elems,
             "nmse": self._error / self._energy if self._energy else float("nan"),
             "measured": self._measured,
+            "encodings": dict(self._encodings),
         }

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from pascaline.codec.base import Array, Bytes, Carry, Codec, Floats, Place
+from pascaline.codec.base import Array, Bytes, Carry, Floats, OneRound, Outcome, Place, Rounds
 
 
-class TopKCodec(Codec):
+class TopKCodec(OneRound):
     """ceil(share * elems) values of each chunk, by |x|; NaN counts as the largest."""
 
     name, op, lossy = "topk", "sum_f32", True
@@ -33,6 +33,11 @@ class TopKCodec(Codec):
     def kept(self, elems: int) -> int:
         """How many of a chunk's values are sent."""
         return max(1, int(np.ceil(self.share * elems)))
+
+    def rounds(self, place: Place, values: Array, carry: Carry, scales: Floats) -> Rounds:
+        """Dense, for now."""
+        yield from super().rounds(place, values, carry, scales)
+        return Outcome(self.kept(values.size))
 
     def encode(self, _place: Place, values: Array, carry: Carry, _scales: Floats, encoded: Bytes) -> None:
         """Encoded = x where it is among the largest, else 0; pending is the rest."""

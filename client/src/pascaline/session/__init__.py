@@ -29,8 +29,8 @@ from pascaline.session.progress import Progress
 from pascaline.session.work import Work, refuse_in_progress_thread
 
 JOIN_TIMEOUT_S = 300.0
-OPS = ("sum_f32", "sum_i32", "max_f32", "sum_f16", "sum_bf16")
-"""Op windows 1 to 5 of every session: each collective chooses its codec. The session's own codec may add one."""
+OPS = ("sum_f32", "sum_i32", "max_f32", "sum_f16", "sum_bf16", "or_u32")
+"""Op windows 1 to 6 of every session: each collective chooses its codec. The session's own codec may add one."""
 _FLUSH_S = 5.0
 _F32 = np.dtype(np.float32)
 
@@ -117,8 +117,8 @@ class Session:
         timeout_s: float | None,
     ) -> None:
         own = codecs.for_array(_F32, self.codec, self.rank, self.world_size, self._seed)
-        self._ops = OPS if own.op in OPS else (*OPS, own.op)
-        self._tables = {own.op: own.table} if own.table else {}
+        self._ops = (*OPS, *(op for op in own.ops if op not in OPS))
+        self._tables = dict.fromkeys(own.ops, own.table) if own.table else {}
         described = codecs.describe(self.codec, self._seed)
         self._plan = plan if described == "f32" else f"{plan}{'; ' if plan else ''}{described}"
         wishes = Wishes(self._plan, chunk_bytes, window, join_timeout_s, self._ops, self._tables)
@@ -216,13 +216,14 @@ class Session:
         key = (options, values.dtype.str)
         if key not in self._codecs:
             codec = codecs.for_array(values.dtype, options, self.rank, self.world_size, self._seed)
-            if codec.op not in self._ops or (codec.table or self._tables.get(codec.op)) != self._tables.get(
-                codec.op
-            ):
-                raise ConfigurationError(
-                    f"codec {codec.name} needs the op {codec.op} with its own table, and this session joined with "
-                    f"{codecs.describe(self.codec, self._seed)}: join a session of its own with codec={codec.name!r}"
-                )
+            for op in codec.ops:
+                joined = self._tables.get(op)
+                if op not in self._ops or (codec.table or joined) != joined:
+                    raise ConfigurationError(
+                        f"codec {codec.name} needs the op {op} with its own table, and this session joined with "
+                        f"{codecs.describe(self.codec, self._seed)}: join a session of its own with "
+                        f"codec={codec.name!r}"
+                    )
             if not codec.chunk_elems(self._data_slot_bytes):
                 raise ConfigurationError(
                     f"slots of {self._data_slot_bytes} bytes hold no result of codec {codec.name}: "

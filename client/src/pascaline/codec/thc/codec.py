@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pascaline.codec.base import Array, Bytes, Carry, Codec, Floats, Place
+from pascaline.codec.base import Array, Bytes, Carry, Floats, OneRound, Place
 from pascaline.codec.thc import kernels
 from pascaline.codec.thc.params import BLOCK, Params
 from pascaline.errors import ConfigurationError
@@ -45,7 +45,7 @@ class Machine(Protocol):
         ...
 
 
-class ThcCodec(Codec):
+class ThcCodec(OneRound):
     """One setting of the machine on one rank."""
 
     lossy = True
