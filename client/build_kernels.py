@@ -12,13 +12,14 @@ from cffi import FFI
 
 KERNELS = Path("kernels")  # relative to this distribution, as setuptools wants its sources
 SOURCES = ("job.c", "chunk.c", "scalar.c", "avx2.c", "avx512.c", "select.c")
+SOURCES_OF_LHC = ("sketch.c", "sketch_scalar.c", "sketch_avx2.c", "sketch_avx512.c")
 
 ffi = FFI()
 ffi.cdef((Path(__file__).parent / KERNELS / "psc_kernels.def.h").read_text())
 ffi.set_source(
     "pascaline._kernels",
     '#include "psc_kernels.h"',
-    sources=[str(KERNELS / name) for name in SOURCES],
+    sources=[str(KERNELS / name) for name in SOURCES + SOURCES_OF_LHC],
     depends=[str(path) for path in sorted(KERNELS.glob("*.h"))],
     include_dirs=[str(KERNELS)],
     extra_compile_args=["-O3", "-ffp-contract=off"],

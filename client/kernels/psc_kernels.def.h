@@ -56,6 +56,15 @@ void psc_thc_decode_u8(const struct psc_thc_chunk *chunk, uint32_t contributors,
 void psc_thc_decode_u16(const struct psc_thc_chunk *chunk, uint32_t contributors, const uint16_t *sums,
                         uint64_t elems, const float *scales, float *values);
 
+/* The compiler that made them, for measurements. */
+const char *psc_kernels_compiler(void);
+/* Name of the variant in use. */
+const char *psc_kernels_variant(void);
+/* Whether there is such a variant and this CPU runs it. */
+bool psc_kernels_runs(const char *variant);
+/* Use this one from now on, in every thread; false: psc_kernels_runs says no. */
+bool psc_kernels_choose(const char *variant);
+
 /* ---- lhc: docs/lhc.md ---- */
 
 /* Where the elements of one chunk go, alike on all ranks. */
@@ -84,12 +93,3 @@ uint64_t psc_lhc_check(const struct psc_lhc_hash *hash, const uint32_t *all, uin
 /* As check; each element that peels becomes its integer * first * rest, all others 0. The table is used up. */
 uint64_t psc_lhc_peel(const struct psc_lhc_hash *hash, const uint32_t *all, uint64_t elems, int32_t *table,
                       float first, float rest, float *values, uint32_t *unpeeled, void *scratch);
-
-/* The compiler that made them, for measurements. */
-const char *psc_kernels_compiler(void);
-/* Name of the variant in use. */
-const char *psc_kernels_variant(void);
-/* Whether there is such a variant and this CPU runs it. */
-bool psc_kernels_runs(const char *variant);
-/* Use this one from now on, in every thread; false: psc_kernels_runs says no. */
-bool psc_kernels_choose(const char *variant);

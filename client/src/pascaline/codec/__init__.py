@@ -27,7 +27,7 @@ from pascaline.codec.dense import MAX_F32, SUM_F32, SUM_I32, Half
 from pascaline.codec.feedback import ErrorFeedback
 from pascaline.codec.fixed32 import Fixed32
 from pascaline.codec.measure import CodecStats, Measure
-from pascaline.codec.options import NAMES, Options, Plain, Thc, TopK, describe, resolve
+from pascaline.codec.options import NAMES, Lhc, Options, Plain, Thc, TopK, describe, resolve
 from pascaline.codec.topk import TopKCodec
 
 
@@ -52,6 +52,7 @@ __all__ = [
     "Fixed32",
     "Floats",
     "Half",
+    "Lhc",
     "Measure",
     "OneRound",
     "Options",

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from pascaline.codec.lhc.params import MAX_ELEMS, MAX_ROWS, blocks, buckets
 from pascaline.codec.lhc.reference import Hash
-from pascaline.codec.thc.kernels import array_in, array_out, door
-from pascaline.errors import ConfigurationError
+from pascaline.codec.thc import kernels as door
+from pascaline.errors import ConfigurationError, UnsupportedTensor
 
 Floats = NDArray[np.float32]
 Words = NDArray[np.uint32]
@@ -22,35 +22,44 @@ Factors = tuple[float, float]
 """Two powers of two whose product is the scale."""
 
 
+def available() -> bool:
+    """Whether this installation has the extension."""
+    return door.available()
+
+
+def remedy() -> str:
+    """What to say where the extension is not there."""
+    return door.remedy()
+
+
 def sketch(
     hash_: Hash, values: Floats, factors: Factors, left_out: Words | None, table: Integers
 ) -> None:
     """Write the sketch of round(values * factors), int32 (buckets,), to `table`; values: f32 (elems,)."""
-    ffi, library = door()
     elems = values.size
-    library.psc_lhc_sketch(
+    door.library().psc_lhc_sketch(
         _hash(hash_, elems),
-        array_in("values", values, np.float32, elems),
+        _array("values", values, np.float32, elems),
         *factors,
         elems,
-        ffi.NULL if left_out is None else array_in("left_out", left_out, np.uint32, blocks(elems)),
-        array_out("table", table, np.int32, buckets(hash_.rows)),
+        door.ffi.NULL if left_out is None else _array("left_out", left_out, np.uint32, blocks(elems)),
+        _array("table", table, np.int32, buckets(hash_.rows)),
     )
 
 
-def scratch_bytes(elems: int, rows: int) -> int:
-    """What `check` and `peel` need."""
-    size: int = door()[1].psc_lhc_scratch_bytes(elems, rows)
+def scratch_words(elems: int, rows: int) -> int:
+    """Size of what `check` and `peel` need to work in, uint32."""
+    size: int = door.library().psc_lhc_scratch_bytes(elems, rows) // 4
     return size
 
 
-def check(hash_: Hash, union: Words, elems: int, unpeeled: Words, scratch: NDArray[np.uint8]) -> int:
+def check(hash_: Hash, union: Words, elems: int, unpeeled: Words, scratch: Words) -> int:
     """How many elements of the union do not peel; `unpeeled`, uint32 (blocks,), becomes their bitmap."""
-    left: int = door()[1].psc_lhc_check(
+    left: int = door.library().psc_lhc_check(
         _hash(hash_, elems),
-        array_in("union", union, np.uint32, blocks(elems)),
+        _array("union", union, np.uint32, blocks(elems)),
         elems,
-        array_out("unpeeled", unpeeled, np.uint32, blocks(elems)),
+        _array("unpeeled", unpeeled, np.uint32, blocks(elems)),
         _scratch(hash_, scratch, elems),
     )
     return left
@@ -63,18 +72,18 @@ def peel(
     factors: Factors,
     values: Floats,
     unpeeled: Words,
-    scratch: NDArray[np.uint8],
+    scratch: Words,
 ) -> int:
     """As `check`; and `values`, f32 (elems,), become what peeled times the factors, 0 elsewhere. Uses up the table."""
     elems = values.size
-    left: int = door()[1].psc_lhc_peel(
+    left: int = door.library().psc_lhc_peel(
         _hash(hash_, elems),
-        array_in("union", union, np.uint32, blocks(elems)),
+        _array("union", union, np.uint32, blocks(elems)),
         elems,
-        array_out("table", table, np.int32, buckets(hash_.rows)),
+        _array("table", table, np.int32, buckets(hash_.rows)),
         *factors,
-        array_out("values", values, np.float32, elems),
-        array_out("unpeeled", unpeeled, np.uint32, blocks(elems)),
+        _array("values", values, np.float32, elems),
+        _array("unpeeled", unpeeled, np.uint32, blocks(elems)),
         _scratch(hash_, scratch, elems),
     )
     return left
@@ -85,9 +94,22 @@ def _hash(hash_: Hash, elems: int) -> Any:
         raise ConfigurationError(
             f"lhc's kernels take 1 to {MAX_ROWS} rows and at most {MAX_ELEMS} elements, not {hash_.rows} and {elems}"
         )
-    return door()[0].new("struct psc_lhc_hash *", tuple(hash_))
+    return door.ffi.new("struct psc_lhc_hash *", tuple(hash_))
 
 
-def _scratch(hash_: Hash, scratch: NDArray[np.uint8], elems: int) -> Any:
-    needed = scratch_bytes(elems, hash_.rows)
-    return array_out("scratch", scratch[:needed], np.uint8, needed)
+def _scratch(hash_: Hash, scratch: Words, elems: int) -> Any:
+    return _array("scratch", scratch, np.uint32, scratch_words(elems, hash_.rows))
+
+
+_C_TYPES = {np.float32: "float[]", np.uint32: "uint32_t[]", np.int32: "int32_t[]", np.uint8: "uint8_t[]"}
+
+
+def _array(name: str, array: NDArray[Any], dtype: type[Any], elems: int) -> Any:
+    flags = array.flags
+    if array.dtype != dtype or array.size != elems or not (flags.c_contiguous and flags.aligned):
+        raise UnsupportedTensor(
+            f"{name} is {array.dtype} with {array.size} elements, {'' if flags.c_contiguous else 'not '}contiguous and "
+            f"{'' if flags.aligned else 'not '}aligned: lhc's kernels need {np.dtype(dtype)} with {elems}, contiguous "
+            "and aligned"
+        )
+    return door.ffi.from_buffer(_C_TYPES[dtype], array)

@@ -54,6 +54,18 @@ class Hash(NamedTuple):
         return philox.philox4x32(counter, philox.key_of(self.seed))  # type: ignore[arg-type]
 
 
+def integers(values: NDArray[np.float32], factors: tuple[float, float]) -> Integers:
+    """round(values * factors), ties to even, one rounding for each product."""
+    first, rest = np.float32(factors[0]), np.float32(factors[1])
+    return np.rint(values * first * rest).astype(np.int32)
+
+
+def floats(integers_: Integers, factors: tuple[float, float]) -> NDArray[np.float32]:
+    """The way back."""
+    first, rest = np.float32(factors[0]), np.float32(factors[1])
+    return integers_.astype(np.float32) * first * rest
+
+
 def bitmap(chosen: NDArray[np.bool_]) -> Words:
     """(elems,) as bits."""
     padded = np.zeros(blocks(chosen.size) * LANES, np.bool_)

@@ -175,6 +175,11 @@ def _library() -> Any:
     return lib
 
 
+def library() -> Any:
+    """The extension and its chosen variant, for the other codecs' kernels."""
+    return _library()
+
+
 def _choose(name: str, who: str) -> None:
     if not lib.psc_kernels_choose(name.encode()):
         able = ", ".join(one for one in VARIANTS if lib.psc_kernels_runs(one.encode()))
