@@ -56,6 +56,19 @@ void psc_thc_decode_u8(const struct psc_thc_chunk *chunk, uint32_t contributors,
 void psc_thc_decode_u16(const struct psc_thc_chunk *chunk, uint32_t contributors, const uint16_t *sums,
                         uint64_t elems, const float *scales, float *values);
 
+/* ---- Codec sparse (docs/sparse.md) ----
+ * A bitmap has bit i % 32 of word i / 32 for element i; bits beyond the last element are 0. */
+
+/* bitmap: which elements have |x| >= `least`, both as u32 (so NaN > Inf > finite); 1 marks what is not zero.
+ * Returns how many. least: 1 .. 0x7f800000. */
+uint64_t psc_sparse_mark(const float *x, uint64_t elems, uint32_t least, uint32_t *bitmap);
+/* packed: the `count` elements that `chosen` has, in order; 0 for those that `own` (NULL: all) has not. */
+void psc_sparse_pack(const uint32_t *x, const uint32_t *own, const uint32_t *chosen, uint64_t elems,
+                     uint64_t count, uint32_t *packed);
+/* values: the elements that `chosen` has from `packed`, the others 0. `count` is of both. */
+void psc_sparse_unpack(const uint32_t *packed, uint64_t count, const uint32_t *chosen, uint64_t elems,
+                       uint32_t *values);
+
 /* The compiler that made them, for measurements. */
 const char *psc_kernels_compiler(void);
 /* Name of the variant in use. */

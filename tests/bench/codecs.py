@@ -15,6 +15,7 @@ import os
 import platform
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,8 @@ import numpy as np
 import torch
 
 from pascaline.codec.thc import Params, kernels, setting
+
+from . import sparse
 
 ROOT = Path(__file__).parents[2]
 ELEMS = 64 << 20
@@ -184,11 +187,16 @@ def main() -> None:
         "load_average": [load_before, os.getloadavg()[0]],
         "commit": commit(),
     }
+    result |= sparse.measure(
+        ELEMS, options.chunk_kib * 256, options.repetitions, timed_s, page_aligned, spread
+    )
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(result, indent=2) + "\n")
     for name, one in result["spread"].items():
         ratio = one.get("over_memcpy", {}).get("median", 1)
         print(f"{name:10} {one['ms']['median']:7.1f} ms  {ratio:.2f} of memcpy's speed")
+    print({key: result[key] for key in sparse.BOUNDS})
+    sys.exit("\n".join(sparse.missed(result)) or None)
 
 
 if __name__ == "__main__":

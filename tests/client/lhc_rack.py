@@ -1,70 +1,25 @@
-"""What lhc's tests and numerics share: ranks' codecs driven round by round in memory, and supports to draw from."""
+"""What lhc's tests and numerics share: the dense sum, and supports to draw from."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pascaline import codec as codecs
 from pascaline.codec.lhc import LANES, Hash
-from pascaline.link.emulated.ops import combine
+
+from .lockstep import reduce_chunk
 
 Floats = NDArray[np.float32]
 Support = NDArray[np.bool_]
 
 
-class Sum(NamedTuple):
-    """What all ranks have made of a chunk."""
-
-    values: list[Floats]
-    encodings: list[str]
-    messages: list[tuple[str, int]]
-    """(op, bytes) of each data round."""
-
-
-def reduced(
-    ranks: Sequence[codecs.Codec], contributions: Sequence[Floats], place: codecs.Place | None = None
-) -> Sum:
-    """Every rank's generator in lockstep; the adder is the emulated link's."""
-    elems = contributions[0].size
-    place = place or codecs.Place(0, 0, elems)
-    values = [x.copy() for x in contributions]
-    norms = np.zeros((len(ranks), ranks[0].scale_count(elems)), np.float32)
-    for codec, x, row in zip(ranks, values, norms, strict=True):
-        codec.norms(x, codecs.NOTHING, row)
-    scales = combine("max_f32", [row.view(np.uint8) for row in norms]).view(np.float32)
-    steps = [
-        codec.rounds(place, x, codecs.NOTHING, scales) for codec, x in zip(ranks, values, strict=True)
-    ]
-    messages, encodings = [], []
-    combined = None
-    while not encodings:
-        due = []
-        for step in steps:
-            try:
-                due.append(step.send(combined))
-            except StopIteration as end:
-                encodings.append(end.value.encoding)
-        if not due:
-            break
-        assert len(due) == len(ranks) and len({round_[:3] for round_ in due}) == 1, "ranks differ in a round"
-        messages.append((due[0].op, due[0].length_bytes))
-        encoded = []
-        for round_ in due:
-            encoded.append(np.full(round_.length_bytes, 0x55, np.uint8))
-            round_.encode(encoded[-1])
-        combined = combine(due[0].op, encoded)
-        assert combined.size == due[0].result_bytes
-    return Sum(values, encodings, messages)
-
-
 def dense(contributions: Sequence[Floats]) -> Floats:
     """The dense fixed32 sum."""
     codec = codecs.Fixed32(len(contributions))
-    return reduced([codec] * len(contributions), contributions).values[0]
+    return reduce_chunk([codec] * len(contributions), contributions).values[0]
 
 
 def inexact(got: Floats, wanted: Floats) -> int:

@@ -198,7 +198,7 @@ def test_an_f16_sum_does_not_overflow_where_its_terms_do_not() -> None:
 # ---- What is left out ----
 
 
-@pytest.mark.parametrize("name", ["f16", "bf16", "topk", "thc", "terngrad"])
+@pytest.mark.parametrize("name", ["f16", "bf16", "thc", "terngrad"])
 @pytest.mark.parametrize("loss_scale", [1.0, 256.0])
 def test_what_is_sent_and_what_is_pending_are_x(name: str, loss_scale: float) -> None:
     rng = np.random.default_rng(3)
@@ -214,26 +214,6 @@ def test_what_is_sent_and_what_is_pending_are_x(name: str, loss_scale: float) ->
     assert pending.any()
     x = values + residual * np.float32(loss_scale)
     np.testing.assert_allclose(own + pending * loss_scale, x, rtol=0, atol=4e-6 * np.abs(x).max())
-
-
-def test_topk_sends_the_largest_share_and_keeps_a_step_that_is_void() -> None:
-    codec, place = codecs.TopK(share=0.3).build(0, 1, 0), codecs.Place(0, 0, 10)
-    x = np.array([1, -9, 2, 8, -3, 7, 4, -5, 6, 0.5], np.float32)
-    encoded, pending = np.zeros(40, np.uint8), np.full(10, 77, np.float32)
-    residual = np.full(10, 0.25, np.float32)
-    carry = codecs.Carry(residual, pending)
-    codec.encode(place, x, carry, NO_SCALES, encoded)
-    assert np.flatnonzero(encoded.view("<f4")).tolist() == [1, 3, 5]
-    assert pending.tolist() == [1.25, 0, 2.25, 0, -2.75, 0, 4.25, -4.75, 6.25, 0.75]
-    out = encoded.view("<f4").copy()
-    codec.decode(place, out.view(np.uint8), carry, NO_SCALES, np.zeros(10, np.float32))
-    assert pending[1] == 0
-    out[4] = math.inf  # another rank's
-    codec.decode(place, out.view(np.uint8), carry, NO_SCALES, np.zeros(10, np.float32))
-    assert pending.tolist() == residual.tolist()
-    for share in (0, 1.5):
-        with pytest.raises(ConfigurationError, match=f"share of the values above 0 and up to 1, not {share}"):
-            codecs.TopK(share=share)
 
 
 @pytest.mark.parametrize("name", ["f16", "bf16"])

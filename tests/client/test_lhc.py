@@ -10,11 +10,13 @@ import pytest
 from pascaline import codec as codecs
 from pascaline.codec.lhc import Hash, Params, blocks, buckets, kernels, reference
 from pascaline.codec.lhc.codec import LhcCodec, by_reference
+from pascaline.codec.sparse.reference import bitmap_of
 from pascaline.codec.thc import kernels as door
 from pascaline.codec.thc import philox
 from pascaline.errors import ConfigurationError, UnsupportedTensor
 
-from .lhc_rack import KINDS, adversarial, dense, drawn, inexact, reduced
+from .lhc_rack import KINDS, adversarial, dense, drawn, inexact
+from .lockstep import Reduced, reduce_chunk
 
 SEED = 0xDEADBEEF12345678
 FACTORS = (2.0**12, 0.5)
@@ -39,6 +41,10 @@ def ranks_of(n: int, **settings) -> list[LhcCodec]:
     return [LhcCodec(n, Params(SEED), **settings)] * n
 
 
+def encodings(got: Reduced) -> set[str]:
+    return {outcome.encoding for outcome in got.outcomes}
+
+
 # ---- Law ----
 
 
@@ -48,9 +54,9 @@ def test_every_length_is_the_dense_sum():
     for elems in range(1, 2101):
         share = rng.choice([0.02, 0.2, 0.5])
         x = drawn(rng, KINDS[rng.choice(list(KINDS))](rng, elems, share, 3))
-        got = reduced(ranks, x, codecs.Place(elems, 1, elems))
+        got = reduce_chunk(ranks, x, sequence=elems)
         assert [inexact(values, dense(x)) for values in got.values] == [0, 0, 0], elems
-        seen |= set(got.encodings)
+        seen |= encodings(got)
     assert seen == {"nothing", "sketch", "sketch and repair", "dense"}
 
 
@@ -60,10 +66,10 @@ def test_supports(kind, n):
     rng = np.random.default_rng(n)
     for share in (0.001, 0.05, 0.2):
         x = drawn(rng, KINDS[kind](rng, 20_000, share, n))
-        got = reduced(ranks_of(n), x)
+        got = reduce_chunk(ranks_of(n), x)
         assert inexact(got.values[0], dense(x)) == 0
         if share >= 0.05:
-            assert got.messages[1][1] < 0.4 * 4 * 20_000  # it is compressed
+            assert got.travelled[1][1] < 0.4 * 4 * 20_000  # it is compressed
 
 
 def test_more_than_peels_is_repaired():
@@ -71,8 +77,7 @@ def test_more_than_peels_is_repaired():
     rng = np.random.default_rng(3)
     elems, seen = 30_000, []
     for step in range(6):
-        place = codecs.Place(step, 2, elems)
-        hash_ = Hash(SEED, step, 2, Params(SEED).rows(elems // 10))
+        hash_ = Hash(SEED, step, 0, Params(SEED).rows(elems // 10))
         supports = [
             KINDS["independent"](rng, elems, 0.1, 2),
             KINDS["rows"](rng, elems, 0.1, 2),
@@ -80,9 +85,9 @@ def test_more_than_peels_is_repaired():
         ][step % 3]
         x = drawn(rng, supports)
         tight = [LhcCodec(2, Params(SEED, permille=1300 if step % 3 else 1000))] * 2
-        got = reduced(tight, x, place)
+        got = reduce_chunk(tight, x, sequence=step)
         assert inexact(got.values[1], dense(x)) == 0
-        seen.append(got.encodings[0])
+        seen += encodings(got)
     assert seen.count("sketch and repair") >= 4
 
 
@@ -91,13 +96,13 @@ def test_in_one_phase_sizes_are_fixed_and_the_rest_is_repaired():
     ranks = ranks_of(2, expected=0.05)
     for share, rounds in ((0.04, 2), (0.08, 3)):
         x = drawn(rng, KINDS["independent"](rng, 40_000, share, 2))
-        got = reduced(ranks, x)
+        got = reduce_chunk(ranks, x)
         assert inexact(got.values[0], dense(x)) == 0
-        assert got.messages[1] == ("sum_i32", 4 * buckets(Params(SEED).rows(2000)))
-        assert len(got.messages) == rounds
+        assert got.travelled[1] == ("sum_i32", 4 * buckets(Params(SEED).rows(2000)))
+        assert len(got.travelled) == rounds
     x = drawn(rng, KINDS["independent"](rng, 50, 0.9, 2))
-    got = reduced(ranks, x)
-    assert got.messages == [("sum_i32", 200)]  # 50 elements are fewer than any table has buckets
+    got = reduce_chunk(ranks, x)
+    assert got.travelled == [("sum_i32", 200)]  # 50 elements are fewer than any table has buckets
     assert inexact(got.values[0], dense(x)) == 0
 
 
@@ -105,9 +110,9 @@ def test_what_would_be_longer_travels_dense():
     rng = np.random.default_rng(5)
     for share, encoding in ((0.74, "sketch"), (0.78, "dense"), (1.0, "dense")):
         x = drawn(rng, KINDS["independent"](rng, 64_000, share, 2))
-        got = reduced(ranks_of(2), x)
-        assert got.encodings[0].startswith(encoding)
-        assert got.messages[-1][1] <= 4 * 64_000
+        got = reduce_chunk(ranks_of(2), x)
+        assert encodings(got).pop().startswith(encoding)
+        assert got.travelled[-1][1] <= 4 * 64_000
         assert inexact(got.values[0], dense(x)) == 0
 
 
@@ -115,17 +120,17 @@ def test_what_would_be_longer_travels_dense():
 def test_inf_and_nan_make_the_chunk_theirs_and_zeros_send_nothing(bad):
     x = [np.ones(500, np.float32), np.ones(500, np.float32)]
     x[1][33] = bad
-    got = reduced(ranks_of(2), x)
-    assert got.messages == []
+    got = reduce_chunk(ranks_of(2), x)
+    assert got.travelled == []
     assert inexact(got.values[0], dense(x)) == 0
-    got = reduced(ranks_of(2), [np.zeros(500, np.float32), -np.zeros(500, np.float32)])
-    assert got.messages == []
+    got = reduce_chunk(ranks_of(2), [np.zeros(500, np.float32), -np.zeros(500, np.float32)])
+    assert got.travelled == []
     assert inexact(got.values[0], np.zeros(500, np.float32)) == 0
 
 
 def test_sums_that_cancel_and_values_that_round_to_nothing():
     x = [np.array([1.0, -3.0, 1e-30, 0, -0.0], np.float32), np.array([-1.0, 3.0, 0, 0, 7], np.float32)]
-    got = reduced(ranks_of(2), x)
+    got = reduce_chunk(ranks_of(2), x)
     assert inexact(got.values[0], dense(x)) == 0
     assert got.values[0].tolist() == [0, 0, 0, 0, 7]
 
@@ -161,7 +166,7 @@ def test_a_crowded_bucket_never_peels():
     """300 elements in one row of each table: no bucket of fewer than 255 elements, whatever is taken out of them."""
     elems = 32 * 300
     hash_ = Hash(SEED, 0, 0, 1)
-    union = reference.bitmap(np.ones(elems, np.bool_))
+    union = bitmap_of(np.ones(elems, np.bool_))
     _, unpeeled = reference.peel(hash_, union, elems)
     assert np.array_equal(unpeeled, union)
 
@@ -188,7 +193,7 @@ def test_kernels_are_the_reference(variant, elems, share, permille):
     """Sketch, check and peel; with load above 1 much does not peel, at 150 buckets are crowded where there are few."""
     rng = np.random.default_rng(elems)
     values = np.where(rng.random(elems) < share, rng.standard_normal(elems) * 1e5, 0).astype(np.float32)
-    union = reference.bitmap((values != 0) | (rng.random(elems) < share / 4))
+    union = bitmap_of((values != 0) | (rng.random(elems) < share / 4))
     hash_ = Hash(SEED, 0x9ABCDEF0, 5, Params(SEED, permille).rows(int(share * elems)))
     left_out = reference.peel(hash_, union, elems)[1]
     integers = reference.integers(values, FACTORS)
@@ -235,7 +240,7 @@ def test_a_codec_by_the_reference_is_the_codec_by_the_kernels(variant):
             LhcCodec(2, Params(SEED, permille)),
             LhcCodec(2, Params(SEED, permille), machine=by_reference()),
         ]
-        got = reduced(mixed, x)
+        got = reduce_chunk(mixed, x)
         assert [inexact(values, dense(x)) for values in got.values] == [0, 0]
 
 

@@ -27,8 +27,19 @@ from pascaline.codec.dense import MAX_F32, SUM_F32, SUM_I32, Half
 from pascaline.codec.feedback import ErrorFeedback
 from pascaline.codec.fixed32 import Fixed32
 from pascaline.codec.measure import CodecStats, Measure
-from pascaline.codec.options import NAMES, Lhc, Options, Plain, Thc, TopK, describe, resolve
-from pascaline.codec.topk import TopKCodec
+from pascaline.codec.options import (
+    NAMES,
+    Lhc,
+    Options,
+    Plain,
+    Sparse,
+    Thc,
+    Threshold,
+    TopK,
+    describe,
+    resolve,
+)
+from pascaline.codec.sparse import SparseCodec
 
 
 def for_array(dtype: np.dtype[Any], codec: str | Options, rank: int, world_size: int, seed: int = 0) -> Codec:
@@ -61,9 +72,11 @@ __all__ = [
     "Plain",
     "Round",
     "Rounds",
+    "Sparse",
+    "SparseCodec",
     "Thc",
+    "Threshold",
     "TopK",
-    "TopKCodec",
     "describe",
     "for_array",
     "resolve",

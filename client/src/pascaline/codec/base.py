@@ -103,6 +103,8 @@ class Codec(ABC):
     """Whether it writes a carry's pending, what it could not say: whole when the first round has been encoded."""
     table: tuple[int, ...] | None = None
     """What the aggregator looks indices up in, for ops that do."""
+    advice: str = ""
+    """A sentence, once it has turned out that another codec would be better."""
     one_scale: bool = False
     """Whether a whole tensor has one scale, made of its norms by `fold`, instead of each chunk's own."""
 

@@ -17,10 +17,12 @@ from pascaline.codec.fixed32 import Fixed32
 from pascaline.codec.lhc import PERMILLE
 from pascaline.codec.lhc import Params as LhcParams
 from pascaline.codec.lhc.codec import LhcCodec
+from pascaline.codec.sparse import Share, SparseCodec
+from pascaline.codec.sparse import Threshold as ByThreshold
+from pascaline.codec.sparse.codec import Values
 from pascaline.codec.thc import settings, table
 from pascaline.codec.thc.codec import ThcCodec
 from pascaline.codec.thc.params import Norm, Params, Rounding, ScalePer
-from pascaline.codec.topk import TopKCodec
 from pascaline.errors import ConfigurationError
 
 _BITS = 4
@@ -60,10 +62,29 @@ class Plain:
 
 
 @dataclass(frozen=True)
+class Sparse:
+    """sparse (docs/sparse.md): what is not zero on some rank; as float32, or as `values="fixed32"`."""
+
+    values: Values = "f32"
+    name: str = field(default="sparse", init=False)
+    error_feedback: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        _check_values(self.name, self.values)
+
+    def build(self, rank: int, world_size: int, seed: int) -> Codec:
+        """Alike on every rank."""
+        return SparseCodec(self.name, self.values, world_size)
+
+
+@dataclass(frozen=True)
 class TopK:
-    """topk: the largest `share` of each chunk's values."""
+    """topk: sparse, of the largest `share` of each chunk's values (Lin et al., arXiv 1712.01887); the rest waits in the
+    residual.
+    """
 
     share: float = 1 / 8
+    values: Values = "f32"
     name: str = field(default="topk", init=False)
     error_feedback: bool = field(default=True, init=False)
 
@@ -72,10 +93,37 @@ class TopK:
             raise ConfigurationError(
                 f"topk sends a share of the values above 0 and up to 1, not {self.share}"
             )
+        _check_values(self.name, self.values)
 
     def build(self, rank: int, world_size: int, seed: int) -> Codec:
         """Alike on every rank."""
-        return TopKCodec(self.share)
+        return SparseCodec(self.name, self.values, world_size, Share(self.share))
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """threshold: sparse, of the values whose size is `threshold` or more, with the loss's scale if it has one; the rest
+    waits in the residual.
+    """
+
+    threshold: float
+    values: Values = "f32"
+    name: str = field(default="threshold", init=False)
+    error_feedback: bool = field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.threshold < float("inf"):
+            raise ConfigurationError(f"threshold is a finite number above 0, not {self.threshold}")
+        _check_values(self.name, self.values)
+
+    def build(self, rank: int, world_size: int, seed: int) -> Codec:
+        """Alike on every rank."""
+        return SparseCodec(self.name, self.values, world_size, ByThreshold(self.threshold))
+
+
+def _check_values(name: str, values: str) -> None:
+    if values not in ("f32", "fixed32"):
+        raise ConfigurationError(f"{name}'s values travel as 'f32' or 'fixed32', not {values!r}")
 
 
 @dataclass(frozen=True)
@@ -169,6 +217,7 @@ _BY_NAME: dict[str, Callable[[], Options]] = {
     "bf16": lambda: Plain("bf16"),
     "fixed32": lambda: Plain("fixed32"),
     **{name: partial(Thc, name=name) for name in settings.NAMES},
+    "sparse": Sparse,
     "topk": TopK,
     "lhc": Lhc,
 }
@@ -194,5 +243,9 @@ def describe(options: Options, seed: int) -> str:
         return options.name
     text = " ".join(f"{key}={value!r}" for key, value in sorted(values.items()))
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    shown = {key: values[key] for key in ("bits", "g", "p", "share", "permille", "expected") if values.get(key) is not None}
-    return " ".join([options.name, *(f"{key} {value:.4g}" for key, value in shown.items()), f"#{digest}"])
+    keys = ("bits", "g", "p", "share", "threshold", "permille", "expected")
+    shown = {key: values[key] for key in keys if values.get(key) is not None}
+    words = [f"{key} {value:.4g}" for key, value in shown.items()]
+    if values.get("values") == "fixed32":
+        words.append("values fixed32")
+    return " ".join([options.name, *words, f"#{digest}"])

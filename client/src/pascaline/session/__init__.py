@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import os
 import threading
+import warnings
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, overload
@@ -94,6 +95,7 @@ class Session:
         self._seed = random_seed
         self._codecs: dict[tuple[codecs.Options, str], codecs.Codec] = {}
         self._measures: dict[str, codecs.Measure] = {}
+        self._advised: set[str] = set()
         self._join(plan, chunk_bytes, window, join_timeout_s, timeout_s)
 
     def _refuse_a_second(self) -> None:
@@ -199,6 +201,9 @@ class Session:
         values = flat_view(tensor)
         chosen = self._codec_for(values, self.codec if codec is None else codecs.resolve(codec))
         _check_feedback(error_feedback, chosen, values.size)
+        if chosen.advice and chosen.name not in self._advised:  # here, where a warning meets its reader
+            self._advised.add(chosen.name)
+            warnings.warn(chosen.advice, stacklevel=2)
         measure = self._measures.setdefault(chosen.name, codecs.Measure())
         with self._lock:
             work = Work(tensor, self._sequence)

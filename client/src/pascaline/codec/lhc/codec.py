@@ -17,13 +17,20 @@ from pascaline.codec.base import Array, Bytes, Carry, Codec, Floats, Outcome, Pl
 from pascaline.codec.lhc import kernels, reference
 from pascaline.codec.lhc.kernels import Factors
 from pascaline.codec.lhc.params import Params, blocks, buckets
-from pascaline.codec.lhc.reference import Hash, Integers, Words
+from pascaline.codec.lhc.reference import Hash, Integers
+from pascaline.codec.sparse import kernels as sparse_kernels
+from pascaline.codec.sparse import reference as sparse_reference
+from pascaline.codec.sparse.reference import Words, count
 
 _U32 = 0xFFFFFFFF
 
 
 class Machine(Protocol):
     """The steps of docs/lhc.md over one chunk of numpy arrays."""
+
+    def mark(self, x: Floats, least: int, bitmap: Words) -> int:
+        """As codec/sparse/reference.mark."""
+        ...
 
     def sketch(
         self, hash_: Hash, values: Floats, factors: Factors, left_out: Words | None, table: Integers
@@ -119,21 +126,17 @@ class LhcCodec(Codec):
 
     def _index(self, values: Array) -> Generator[Round, Bytes, tuple[int, Words]]:
         """How many of this rank's values are not 0, and the bitmap of those that are not on some rank."""
-        own = values != 0
-        index = reference.bitmap(own)
+        index = np.empty(blocks(values.size), np.uint32)
+        own = self._machine.mark(values, 1, index)
         combined = yield Round("or_u32", index.nbytes, index.nbytes, partial(_copy, index), more=True)
-        return int(np.count_nonzero(own)), combined.view("<u4").copy()
+        return own, combined.view("<u4").copy()
 
     def _dense(self, place: Place, values: Array, scales: Floats) -> Generator[Round, Bytes, None]:
         nothing = Carry()
-        combined = yield _integers(
-            values.size, partial(self._fixed.encode, place, values, nothing, scales)
-        )
+        combined = yield _integers(values.size, partial(self._fixed.encode, place, values, nothing, scales))
         self._fixed.decode(place, combined, nothing, scales, values)
 
-    def _encode(
-        self, hash_: Hash, values: Array, k: int, left_out: Words | None, encoded: Bytes
-    ) -> None:
+    def _encode(self, hash_: Hash, values: Array, k: int, left_out: Words | None, encoded: Bytes) -> None:
         """The sketch, and behind it the integers of what it leaves out."""
         integers, size = encoded.view("<i4"), buckets(hash_.rows)
         self._machine.sketch(hash_, values, fixed32.factors(k), left_out, integers[:size])
@@ -165,15 +168,11 @@ def _copy(encoding: Array, encoded: Bytes) -> None:
     encoded[:] = encoding.view(np.uint8)
 
 
-def count(words: Words) -> int:
-    """Bits that are 1."""
-    return int(np.count_nonzero(np.unpackbits(words.view(np.uint8))))
-
-
 class _Kernels:
     """The C kernels, with what they work in. Not thread-safe."""
 
     def __init__(self) -> None:
+        self.mark = sparse_kernels.mark
         self._scratch = np.empty(0, np.uint32)
 
     def sketch(
@@ -199,6 +198,9 @@ class _Kernels:
 
 class _Reference:
     """The definition."""
+
+    def __init__(self) -> None:
+        self.mark = sparse_reference.mark
 
     def sketch(
         self, hash_: Hash, values: Floats, factors: Factors, left_out: Words | None, table: Integers

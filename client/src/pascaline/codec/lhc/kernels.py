@@ -32,30 +32,30 @@ def remedy() -> str:
     return door.remedy()
 
 
-def sketch(
-    hash_: Hash, values: Floats, factors: Factors, left_out: Words | None, table: Integers
-) -> None:
+def sketch(hash_: Hash, values: Floats, factors: Factors, left_out: Words | None, table: Integers) -> None:
     """Write the sketch of round(values * factors), int32 (buckets,), to `table`; values: f32 (elems,)."""
     elems = values.size
-    door.library().psc_lhc_sketch(
+    door.extension()[1].psc_lhc_sketch(
         _hash(hash_, elems),
         _array("values", values, np.float32, elems),
         *factors,
         elems,
-        door.ffi.NULL if left_out is None else _array("left_out", left_out, np.uint32, blocks(elems)),
+        door.extension()[0].NULL
+        if left_out is None
+        else _array("left_out", left_out, np.uint32, blocks(elems)),
         _array("table", table, np.int32, buckets(hash_.rows)),
     )
 
 
 def scratch_words(elems: int, rows: int) -> int:
     """Size of what `check` and `peel` need to work in, uint32."""
-    size: int = door.library().psc_lhc_scratch_bytes(elems, rows) // 4
+    size: int = door.extension()[1].psc_lhc_scratch_bytes(elems, rows) // 4
     return size
 
 
 def check(hash_: Hash, union: Words, elems: int, unpeeled: Words, scratch: Words) -> int:
     """How many elements of the union do not peel; `unpeeled`, uint32 (blocks,), becomes their bitmap."""
-    left: int = door.library().psc_lhc_check(
+    left: int = door.extension()[1].psc_lhc_check(
         _hash(hash_, elems),
         _array("union", union, np.uint32, blocks(elems)),
         elems,
@@ -76,7 +76,7 @@ def peel(
 ) -> int:
     """As `check`; and `values`, f32 (elems,), become what peeled times the factors, 0 elsewhere. Uses up the table."""
     elems = values.size
-    left: int = door.library().psc_lhc_peel(
+    left: int = door.extension()[1].psc_lhc_peel(
         _hash(hash_, elems),
         _array("union", union, np.uint32, blocks(elems)),
         elems,
@@ -94,7 +94,7 @@ def _hash(hash_: Hash, elems: int) -> Any:
         raise ConfigurationError(
             f"lhc's kernels take 1 to {MAX_ROWS} rows and at most {MAX_ELEMS} elements, not {hash_.rows} and {elems}"
         )
-    return door.ffi.new("struct psc_lhc_hash *", tuple(hash_))
+    return door.extension()[0].new("struct psc_lhc_hash *", tuple(hash_))
 
 
 def _scratch(hash_: Hash, scratch: Words, elems: int) -> Any:
@@ -112,4 +112,4 @@ def _array(name: str, array: NDArray[Any], dtype: type[Any], elems: int) -> Any:
             f"{'' if flags.aligned else 'not '}aligned: lhc's kernels need {np.dtype(dtype)} with {elems}, contiguous "
             "and aligned"
         )
-    return door.ffi.from_buffer(_C_TYPES[dtype], array)
+    return door.extension()[0].from_buffer(_C_TYPES[dtype], array)

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pascaline.codec.lhc.params import CROWDED, LANES, TABLES, blocks, buckets
+from pascaline.codec.lhc.params import CROWDED, LANES, TABLES, buckets
+from pascaline.codec.sparse.reference import Words, bitmap_of
 from pascaline.codec.thc import philox
 
 STREAM_PLACES, STREAM_SIGNS = 0x40000000, 0x40000001
 """Of Philox: far above the streams that thc has for ranks."""
 
-Words = NDArray[np.uint32]
 Integers = NDArray[np.int32]
 
 
@@ -51,26 +51,20 @@ class Hash(NamedTuple):
 
     def _words(self, elements: NDArray[np.int64], stream: int) -> Words:
         counter: tuple[Any, ...] = (elements // LANES, self.chunk, self.sequence, stream)
-        return philox.philox4x32(counter, philox.key_of(self.seed))  # type: ignore[arg-type]
+        return philox.philox4x32(counter, philox.key_of(self.seed))
 
 
 def integers(values: NDArray[np.float32], factors: tuple[float, float]) -> Integers:
     """round(values * factors), ties to even, one rounding for each product."""
     first, rest = np.float32(factors[0]), np.float32(factors[1])
-    return np.rint(values * first * rest).astype(np.int32)
+    rounded: Integers = np.rint(values * first * rest).astype(np.int32)
+    return rounded
 
 
 def floats(integers_: Integers, factors: tuple[float, float]) -> NDArray[np.float32]:
     """The way back."""
     first, rest = np.float32(factors[0]), np.float32(factors[1])
     return integers_.astype(np.float32) * first * rest
-
-
-def bitmap(chosen: NDArray[np.bool_]) -> Words:
-    """(elems,) as bits."""
-    padded = np.zeros(blocks(chosen.size) * LANES, np.bool_)
-    padded[: chosen.size] = chosen
-    return np.packbits(padded, bitorder="little").view("<u4")
 
 
 def elements_of(words: Words) -> NDArray[np.int64]:
@@ -110,6 +104,6 @@ def peel(hash_: Hash, union: Words, elems: int, table: Integers | None = None) -
         np.subtract.at(table, places[:, peels], signs[:, peels] * found[peels])
         np.subtract.at(counts, places[:, peels], 1)
         left, places, signs = left[~peels], places[:, ~peels], signs[:, ~peels]
-    unpeeled = np.zeros(blocks(elems) * LANES, np.bool_)
+    unpeeled = np.zeros(elems, np.bool_)
     unpeeled[left] = True
-    return values, bitmap(unpeeled)
+    return values, bitmap_of(unpeeled)

@@ -175,9 +175,9 @@ def _library() -> Any:
     return lib
 
 
-def library() -> Any:
-    """The extension and its chosen variant, for the other codecs' kernels."""
-    return _library()
+def extension() -> tuple[Any, Any]:
+    """(ffi, lib) with its variant chosen, for the other codecs' kernels."""
+    return ffi, _library()
 
 
 def _choose(name: str, who: str) -> None:

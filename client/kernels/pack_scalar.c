@@ -1,0 +1,43 @@
+/* Codec sparse for any instruction set: the reference in C. */
+#include "pack.h"
+
+enum { WORD = 32 };
+
+static uint64_t mark(const uint32_t *x, uint64_t words, uint32_t least, uint32_t *bitmap)
+{
+    uint64_t count = 0;
+    for (uint64_t w = 0; w < words; w++, x += WORD) {
+        uint32_t bits = 0;
+        for (uint32_t i = 0; i < WORD; i++)
+            bits |= (uint32_t)((x[i] & 0x7fffffffu) >= least) << i;
+        bitmap[w] = bits;
+        count += (uint32_t)__builtin_popcount(bits);
+    }
+    return count;
+}
+
+static void pack(const uint32_t *x, const uint32_t *own, const uint32_t *chosen, uint64_t words,
+                 uint64_t count, uint32_t *packed)
+{
+    (void)count;
+    for (uint64_t w = 0; w < words; w++, x += WORD) {
+        uint32_t mine = own ? own[w] : ~0u;
+        for (uint32_t left = chosen[w]; left; left &= left - 1) {
+            uint32_t i = (uint32_t)__builtin_ctz(left);
+            *packed++ = mine >> i & 1 ? x[i] : 0;
+        }
+    }
+}
+
+static uint64_t unpack(const uint32_t *packed, uint64_t count, const uint32_t *chosen, uint64_t words,
+                       bool stream, uint32_t *values)
+{
+    (void)stream;
+    uint64_t taken = 0;
+    for (uint64_t w = 0; w < words; w++, values += WORD)
+        for (uint32_t i = 0; i < WORD; i++)
+            values[i] = chosen[w] >> i & 1 && taken < count ? packed[taken++] : 0;
+    return taken;
+}
+
+const struct psc_pack_kernels psc_pack_scalar = {mark, pack, unpack};

@@ -1,0 +1,206 @@
+"""The codec sparse: an index is ORed over the ranks, then every rank knows the union, and its values are summed as a
+plain dense stream. docs/sparse.md is the specification.
+
+Law: with f32 values the sum is one of plain float32 additions, in arrival order, of what the ranks said; with fixed32
+values it is bit for bit fixed32's. A sparsifier decides what is said; without one that is all that is not zero.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Generator
+from functools import cache, partial
+from types import ModuleType
+from typing import Literal
+
+import numpy as np
+
+from pascaline.codec.base import Array, Bytes, Carry, Codec, Floats, Outcome, Place, Round, Rounds
+from pascaline.codec.fixed32 import Fixed32
+from pascaline.codec.sparse import kernels, reference
+from pascaline.codec.sparse.reference import Words, words_of
+from pascaline.codec.sparse.select import Sparsifier
+
+Values = Literal["f32", "fixed32"]
+DIRECT_ELEMS = 1024
+"""A chunk of up to so many, one packet of float32, is sent as it is: three rounds would not be shorter."""
+_GROUP = 32
+_HERE_DENSE, _RAGGED = np.uint32(1), np.uint32(2)
+_ADVISE_AFTER_BYTES, _ADVISE_ABOVE = 4 << 20, 0.95
+
+
+class SparseCodec(Codec):
+    """One rank's. Not thread-safe."""
+
+    def __init__(
+        self,
+        name: str,
+        values: Values,
+        world_size: int,
+        sparsifier: Sparsifier | None = None,
+        direct_elems: int = DIRECT_ELEMS,
+    ) -> None:
+        self.name, self.lossy = name, sparsifier is not None
+        self._fixed = Fixed32(world_size) if values == "fixed32" else None
+        self.ops = ("or_u32", "sum_i32" if self._fixed else "sum_f32")
+        self._sparsifier, self._direct_elems = sparsifier, direct_elems
+        self._machine = fastest()
+        self._sent_bytes = self._dense_bytes = 0
+
+    def chunk_elems(self, slot_bytes: int) -> int:
+        """As a dense codec's: so a chunk that is dense after all fits a slot, and fixed32's scales are the same."""
+        return slot_bytes // 4
+
+    def scale_count(self, elems: int) -> int:
+        """Those of the values."""
+        return self._fixed.scale_count(elems) if self._fixed else 0
+
+    def norms(self, values: Floats, carry: Carry, norms: Floats) -> None:
+        """Largest |x|, which every sparsifier chooses."""
+        if self._fixed:
+            self._fixed.norms(carry.x(values), carry, norms)
+
+    def rounds(self, place: Place, values: Array, carry: Carry, scales: Floats) -> Rounds:
+        """Index, words of the index, values: as far as each is needed."""
+        if self._fixed and (scales[0] == 0 or not np.isfinite(scales[0])):
+            return self._says_nothing(values, carry, scales)
+        x = carry.x(values)
+        own = np.empty(words_of(x.size), np.uint32)
+        kept = self._choose(place, x, own, carry)
+        mine = own if self._sparsifier else None  # without one, what is not in `own` is zero
+        if x.size <= self._direct_elems:
+            union, encoding = _all_of(x.size), "dense"
+        else:
+            union, encoding = yield from self._agree(own, kept, x.size)
+        count = reference.count(union)
+        if count:
+            encode = partial(self._encode, x, mine, union, scales)
+            combined = yield Round(self.ops[1], 4 * count, 4 * count, encode)
+            self._decode(combined, union, carry, scales, values)
+        else:
+            values[:] = 0
+        self._weigh(x.size, encoding, count, union)
+        return Outcome(kept, encoding)
+
+    def _choose(self, place: Place, x: Floats, own: Words, carry: Carry) -> int:
+        """What this rank speaks of; what it leaves out is pending."""
+        if self._sparsifier is None:
+            kept: int = self._machine.mark(x, 1, own)
+            return kept
+        kept = self._sparsifier.choose(self._machine, place, x, own)
+        if carry.pending is not None:
+            np.multiply(x, np.float32(1 / carry.loss_scale), out=carry.pending)
+            np.copyto(carry.pending, 0, where=reference.bits_of(own, x.size))
+        return kept
+
+    def _agree(self, own: Words, kept: int, elems: int) -> Generator[Round, Bytes, tuple[Words, str]]:
+        """Returns which elements are summed, a bitmap that is the same on all ranks, and the encoding's name."""
+        occupied = reference.bitmap_of(own != 0)
+        index = np.concatenate([[self._flags(own, kept, elems)], occupied]).astype(np.uint32)
+        combined = yield Round("or_u32", index.nbytes, index.nbytes, partial(_copy, index), more=True)
+        flags, occupied = combined.view("<u4")[0], combined.view("<u4")[1:].astype(np.uint32)
+        groups = reference.count(occupied)
+        whole = np.empty(own.size, np.uint32)
+        self._machine.unpack(np.full(groups, 0xFFFFFFFF, np.uint32), occupied, whole)
+        _cut(whole, elems)
+        of_groups = reference.count(whole)
+        if not groups:
+            return whole, "nothing"
+        if of_groups <= groups + _at_least(flags, elems, of_groups):
+            return whole, "dense" if of_groups == elems else "rows"
+        words = np.empty(groups, np.uint32)
+        self._machine.pack(own, None, occupied, words)
+        combined = yield Round("or_u32", words.nbytes, words.nbytes, partial(_copy, words), more=True)
+        union = np.empty(own.size, np.uint32)
+        self._machine.unpack(combined.view("<u4").astype(np.uint32, copy=False), occupied, union)
+        return union, "bitmap"
+
+    def _flags(self, own: Words, kept: int, elems: int) -> np.uint32:
+        """What this rank knows of how full the union will be."""
+        flags = np.uint32(0)
+        if 32 * kept >= 31 * elems:
+            flags |= _HERE_DENSE
+        sizes = np.full(own.size, _GROUP, np.uint8)
+        sizes[-1] = elems - _GROUP * (own.size - 1)
+        of_each = reference.counts(own)
+        if ((of_each > 0) & (32 * of_each.astype(np.uint32) < np.uint32(31) * sizes)).any():
+            flags |= _RAGGED
+        return flags
+
+    def _encode(self, x: Floats, mine: Words | None, union: Words, scales: Floats, encoded: Bytes) -> None:
+        packed = encoded.view("<u4")
+        self._machine.pack(x, mine, union, packed)
+        if self._fixed:
+            self._fixed.encode(_NOWHERE, packed.view(np.float32).copy(), Carry(), scales, encoded)
+
+    def _decode(self, combined: Bytes, union: Words, carry: Carry, scales: Floats, values: Floats) -> None:
+        sums = combined.view("<f4")
+        if self._fixed:
+            sums = np.empty(combined.size // 4, np.float32)
+            self._fixed.decode(_NOWHERE, combined, Carry(), scales, sums)
+        self._machine.unpack(sums.view(np.uint32), union, values)
+        if carry.pending is not None and not np.isfinite(sums).all():
+            carry.void(np.ones(values.size, np.bool_))
+
+    @staticmethod
+    def _says_nothing(values: Floats, carry: Carry, scales: Floats) -> Outcome:
+        """No rank has anything but zeros, or some rank something that is no number: nothing travels."""
+        values[:] = scales[0]
+        if carry.pending is not None:
+            carry.pending[:] = 0
+            if not np.isfinite(scales[0]):
+                carry.void(np.ones(values.size, np.bool_))
+        return Outcome(0, "nothing")
+
+    def _weigh(self, elems: int, encoding: str, count: int, union: Words) -> None:
+        """Whether this codec is worth its index."""
+        if elems <= self._direct_elems:
+            return
+        self._dense_bytes += 4 * elems
+        self._sent_bytes += 4 * count + union.nbytes // 32 + (union.nbytes if encoding == "bitmap" else 0)
+        share = self._sent_bytes / self._dense_bytes
+        if self._dense_bytes > _ADVISE_AFTER_BYTES and share > _ADVISE_ABOVE:
+            dense = "fixed32" if self._fixed else "f32"
+            self.advice = (
+                f"codec {self.name} has sent {share:.0%} of what {dense} would have: most values are not zero on some "
+                f"rank; codec={dense!r} is as small and needs fewer rounds, and codec='topk' makes gradients sparse"
+            )
+
+
+_NOWHERE = Place(0, 0, 0)
+
+
+def _copy(encoding: Words, encoded: Bytes) -> None:
+    encoded.view("<u4")[:] = encoding
+
+
+def _all_of(elems: int) -> Words:
+    """All elements' bitmap."""
+    bitmap = np.full(words_of(elems), 0xFFFFFFFF, np.uint32)
+    _cut(bitmap, elems)
+    return bitmap
+
+
+def _cut(bitmap: Words, elems: int) -> None:
+    """Nothing is beyond the last element."""
+    if elems % _GROUP:
+        bitmap[-1] &= np.uint32((1 << elems % _GROUP) - 1)
+
+
+def _at_least(flags: np.uint32, elems: int, of_groups: int) -> int:
+    """How many elements the union has at least, by what the ranks have said."""
+    least = 0
+    if flags & _HERE_DENSE:
+        least = -(-31 * elems // 32)
+    if not flags & _RAGGED:
+        least = max(least, -(-31 * of_groups // 32))
+    return least
+
+
+@cache
+def fastest() -> ModuleType:
+    """The C kernels where they are built; else the reference, which computes the same bits, with a warning."""
+    if kernels.available():
+        return kernels
+    warnings.warn(f"sparse computes in numpy, many times slower: {kernels.remedy()}", stacklevel=2)
+    return reference
