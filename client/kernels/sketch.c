@@ -59,13 +59,13 @@ void psc_lhc_sketch(const struct psc_lhc_hash *hash, const float *values, float 
 uint64_t psc_lhc_scratch_bytes(uint64_t elems, uint32_t rows)
 {
     uint64_t blocks = (blocks_of(elems) + LHC_GROUP - 1) / LHC_GROUP * LHC_GROUP;
-    uint64_t words = blocks * (2 * LHC_TABLES + 2) + elems + LHC_LANES;
-    return words * sizeof(uint32_t) + (uint64_t)LHC_TABLES * LHC_LANES * rows;
+    uint64_t block_bytes = (2 * LHC_TABLES + 2) * sizeof(uint32_t) + sizeof(struct psc_lhc_turn);
+    return blocks * block_bytes + (uint64_t)LHC_TABLES * LHC_LANES * rows;
 }
 
 /* Arrays in the scratch, the union's elements, their places and how many share a bucket. */
 static void begin(struct psc_lhc_peeling *p, const struct psc_lhc_hash *hash, const uint32_t *all,
-                  uint64_t elems, bool ordered, void *scratch)
+                  uint64_t elems, bool noted, void *scratch)
 {
     const struct psc_lhc_variant *variant = current();
     p->blocks = blocks_of(elems);
@@ -77,8 +77,9 @@ static void begin(struct psc_lhc_peeling *p, const struct psc_lhc_hash *hash, co
     }
     p->left = at;
     p->active = at + room;
-    p->order = ordered ? at + 2 * room : NULL;
-    p->counts = (uint8_t *)(at + 2 * room + elems + LHC_LANES);
+    struct psc_lhc_turn *turns = (struct psc_lhc_turn *)(at + 2 * room);
+    p->turns = noted ? turns : NULL;
+    p->counts = (uint8_t *)(turns + room);
     memset(p->counts, 0, buckets_of(hash));
     for (uint64_t b = 0; b < p->blocks; b += LHC_GROUP) {
         uint64_t end = b + LHC_GROUP < p->blocks ? b + LHC_GROUP : p->blocks;
@@ -98,11 +99,8 @@ static void begin(struct psc_lhc_peeling *p, const struct psc_lhc_hash *hash, co
 }
 
 /* How many elements do not peel, and which. */
-static uint64_t finish(struct psc_lhc_peeling *p, uint32_t *unpeeled)
+static uint64_t finish(const struct psc_lhc_peeling *p, uint32_t *unpeeled)
 {
-    const struct psc_lhc_variant *variant = current();
-    while (p->actives && variant->sweep(p))
-        ;
     memset(unpeeled, 0, p->blocks * sizeof *unpeeled);
     uint64_t count = 0;
     for (uint64_t i = 0; i < p->actives; i++) {
@@ -118,24 +116,35 @@ uint64_t psc_lhc_check(const struct psc_lhc_hash *hash, const uint32_t *all, uin
 {
     struct psc_lhc_peeling peeling = {0};
     begin(&peeling, hash, all, elems, false, scratch);
+    while (peeling.actives && current()->sweep(&peeling))
+        ;
     return finish(&peeling, unpeeled);
 }
 
-/* The elements' values in their order: when one's turn comes, its bucket holds it alone. */
+/* The values of what one pass has peeled, in its order: when an element's turn comes, its bucket holds it
+ * alone. */
 static void take(const struct psc_lhc_peeling *p, struct psc_lhc_scale scale, int32_t *table, float *values)
 {
-    for (uint64_t i = 0; i < p->ordered; i++) {
-        uint32_t from = p->order[i] >> LHC_TABLE_SHIFT, element = p->order[i] & ((1u << LHC_TABLE_SHIFT) - 1);
-        uint32_t block = element / LHC_LANES, at[LHC_TABLES], minus[LHC_TABLES];
+    for (uint64_t i = 0; i < p->turned; i++) {
+        const struct psc_lhc_turn *turn = &p->turns[i];
+        uint32_t place[LHC_TABLES], sign[LHC_TABLES];
         for (uint32_t j = 0; j < LHC_TABLES; j++) {
-            uint32_t place = p->place[j][block];
-            at[j] = (place & ~31u) + ((element + place) & 31);
-            minus[j] = -(p->sign[j][block] >> (element & 31) & 1);
+            place[j] = p->place[j][turn->block];
+            sign[j] = p->sign[j][turn->block];
         }
-        uint32_t v = ((uint32_t)table[at[from]] ^ minus[from]) - minus[from];
-        for (uint32_t j = 0; j < LHC_TABLES; j++)
-            table[at[j]] = (int32_t)((uint32_t)table[at[j]] - ((v ^ minus[j]) - minus[j]));
-        values[element] = (float)(int32_t)v * scale.first * scale.rest;
+        for (uint32_t lanes = turn->by[0] | turn->by[1] | turn->by[2]; lanes; lanes &= lanes - 1) {
+            uint32_t lane = (uint32_t)__builtin_ctz(lanes), minus[LHC_TABLES];
+            uint32_t from = (turn->by[1] >> lane & 1) | (turn->by[2] >> lane & 1) << 1;
+            int32_t *at[LHC_TABLES];
+            for (uint32_t j = 0; j < LHC_TABLES; j++) {
+                at[j] = table + (place[j] & ~31u) + ((lane + place[j]) & 31);
+                minus[j] = -(sign[j] >> lane & 1);
+            }
+            uint32_t v = ((uint32_t)*at[from] ^ minus[from]) - minus[from];
+            for (uint32_t j = 0; j < LHC_TABLES; j++)
+                *at[j] = (int32_t)((uint32_t)*at[j] - ((v ^ minus[j]) - minus[j]));
+            values[(uint64_t)turn->block * LHC_LANES + lane] = (float)(int32_t)v * scale.first * scale.rest;
+        }
     }
 }
 
@@ -146,8 +155,10 @@ uint64_t psc_lhc_peel(const struct psc_lhc_hash *hash, const uint32_t *all, uint
     unsigned saved = psc_begin_ieee();
     memset(values, 0, elems * sizeof *values);
     begin(&peeling, hash, all, elems, true, scratch);
-    uint64_t count = finish(&peeling, unpeeled);
-    take(&peeling, (struct psc_lhc_scale){first, rest}, table, values);
+    while (peeling.actives && current()->sweep(&peeling)) {
+        take(&peeling, (struct psc_lhc_scale){first, rest}, table, values);
+        peeling.turned = 0;
+    }
     psc_end_ieee(saved);
-    return count;
+    return finish(&peeling, unpeeled);
 }

@@ -10,7 +10,6 @@ enum {
     LHC_TABLES = 3,
     LHC_GROUP = 16, /* blocks whose hashes are made together */
     LHC_CROWDED = 255,
-    LHC_TABLE_SHIFT = 30, /* of a number in the order: above the element's */
 };
 
 /* Where blocks go. A place is (row << 5 | rotation), rows numbered through the three sub-tables: bucket of
@@ -25,6 +24,12 @@ struct psc_lhc_scale {
     float first, rest;
 };
 
+/* Lanes of a block that peel at one time, by the sub-table that has them alone in a bucket. */
+struct psc_lhc_turn {
+    uint32_t block;
+    uint32_t by[LHC_TABLES];
+};
+
 /* A chunk while it peels; everything but the table is scratch. One element of each array for a block. */
 struct psc_lhc_peeling {
     uint32_t *place[LHC_TABLES];
@@ -33,10 +38,9 @@ struct psc_lhc_peeling {
     uint32_t *active; /* numbers of the blocks that have some */
     uint64_t blocks, actives;
     uint8_t *counts; /* of each bucket: its elements that have not peeled; LHC_CROWDED stays */
-    /* Elements as they peel, each with the number of the table that has it alone; NULL: nobody asks. A variant
-     * may write up to LHC_LANES numbers behind the last. */
-    uint32_t *order;
-    uint64_t ordered;
+    /* What a pass has peeled, in its order; NULL: nobody asks. */
+    struct psc_lhc_turn *turns;
+    uint64_t turned;
 };
 
 struct psc_lhc_variant {

@@ -1,6 +1,6 @@
-/* The codec lhc for AVX2. A block of 32 lanes is four vectors; it is rotated through memory, written twice in a
- * row and read from where it begins; a row of counts is one vector. The pragma, not a flag of the whole file, so
- * that nothing from a header is ever compiled to instructions that the CPU may lack. */
+/* The codec lhc for AVX2. A block of 32 lanes is four vectors; it is rotated through memory, written twice in
+ * a row and read from where it begins; a row of counts is one vector. The pragma, not a flag of the whole
+ * file, so that nothing from a header is ever compiled to instructions that the CPU may lack. */
 #ifdef __x86_64__
 #include <immintrin.h>
 
@@ -11,7 +11,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { PARTS = LHC_LANES / 8 };
+enum { PARTS = LHC_LANES / 8, AHEAD = 1024 /* elements by which reading runs ahead of sketching */ };
 
 /* ---- Hash: Philox states in the 64-bit lanes, of which it uses the low half ---- */
 
@@ -76,6 +76,9 @@ static void sketch(const struct psc_lhc_group *group, const uint32_t live[LHC_GR
     for (uint32_t i = 0; i < blocks; i++, values += LHC_LANES) {
         int32_t twice[2 * LHC_LANES];
         __m256i any = _mm256_setzero_si256();
+        /* The hardware's prefetch ends with the page. */
+        _mm_prefetch((const char *)(values + AHEAD), _MM_HINT_T0);
+        _mm_prefetch((const char *)(values + AHEAD + 16), _MM_HINT_T0);
         for (uint32_t part = 0; part < PARTS; part++) {
             __m256 x = _mm256_maskload_ps(values + 8 * part, where(live[i], part));
             any |= _mm256_castps_si256(x);
@@ -136,18 +139,6 @@ INLINE counts counts_fewer(counts a, uint32_t lanes)
 {
     __m256i crowded = _mm256_cmpeq_epi8(a, _mm256_set1_epi8((char)LHC_CROWDED));
     return _mm256_add_epi8(a, _mm256_andnot_si256(crowded, bytes_of(lanes)));
-}
-
-/* ---- Order ---- */
-
-/* The numbers of the lanes that peel, each with its table, to the end of the order. */
-INLINE void append(struct psc_lhc_peeling *p, uint32_t block, const uint32_t by[LHC_TABLES])
-{
-    for (uint32_t peels = by[0] | by[1] | by[2]; peels; peels &= peels - 1) {
-        uint32_t lane = (uint32_t)__builtin_ctz(peels);
-        uint32_t from = (by[1] >> lane & 1) | (by[2] >> lane & 1) << 1;
-        p->order[p->ordered++] = from << LHC_TABLE_SHIFT | (block * LHC_LANES + lane);
-    }
 }
 
 #define VARIANT psc_lhc_avx2

@@ -1,6 +1,6 @@
 /* The codec lhc for AVX-512. A block of 32 lanes is two vectors, a row of counts is half of one, and a
- * rotation of 32 lanes is two permutations, or one instruction for a mask. The pragma, not a flag of the whole
- * file, so that nothing from a header is ever compiled to instructions that the CPU may lack. */
+ * rotation of 32 lanes is two permutations, or one instruction for a mask. The pragma, not a flag of the
+ * whole file, so that nothing from a header is ever compiled to instructions that the CPU may lack. */
 #ifdef __x86_64__
 #include <immintrin.h>
 
@@ -10,6 +10,8 @@
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx2,fma,bmi,bmi2,popcnt")
 
 #define INLINE static inline __attribute__((always_inline))
+
+enum { AHEAD = 1024 }; /* elements by which reading runs ahead of sketching */
 
 struct lanes {
     __m512i low, high;
@@ -68,8 +70,7 @@ INLINE void philox(__m512i c0, const struct psc_lhc_hash *hash, uint32_t stream,
 /* The low halves of the 64-bit lanes of a, then of b. */
 INLINE void store_words(uint32_t at[LHC_GROUP], __m512i a, __m512i b)
 {
-    const __m512i even =
-        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     _mm512_storeu_si512(at, _mm512_permutex2var_epi32(a, even, b));
 }
 
@@ -109,6 +110,9 @@ static void sketch(const struct psc_lhc_group *group, const uint32_t live[LHC_GR
                    const float *values, struct psc_lhc_scale scale, int32_t *table)
 {
     for (uint32_t i = 0; i < blocks; i++, values += LHC_LANES) {
+        /* The hardware's prefetch ends with the page. */
+        _mm_prefetch((const char *)(values + AHEAD), _MM_HINT_T0);
+        _mm_prefetch((const char *)(values + AHEAD + 16), _MM_HINT_T0);
         __m512 low = _mm512_maskz_loadu_ps((__mmask16)live[i], values);
         __m512 high = _mm512_maskz_loadu_ps((__mmask16)(live[i] >> 16), values + 16);
         __m512i any = _mm512_or_si512(_mm512_castps_si512(low), _mm512_castps_si512(high));
@@ -155,25 +159,6 @@ INLINE counts counts_fewer(counts a, uint32_t where)
 {
     __mmask32 may = _mm256_mask_cmpneq_epi8_mask(where, a, _mm256_set1_epi8((char)LHC_CROWDED));
     return _mm256_mask_sub_epi8(a, may, a, _mm256_set1_epi8(1));
-}
-
-/* ---- Order ---- */
-
-/* The numbers of the lanes that peel, each with its table, to the end of the order. */
-INLINE void append(struct psc_lhc_peeling *p, uint32_t block, const uint32_t by[LHC_TABLES])
-{
-    const __m512i iota = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    const __m512i second = _mm512_set1_epi32(1 << LHC_TABLE_SHIFT), third = _mm512_slli_epi32(second, 1);
-    __m512i number = _mm512_or_si512(iota, _mm512_set1_epi32((int)(block * LHC_LANES)));
-#pragma GCC unroll 2
-    for (uint32_t half = 0; half < LHC_LANES; half += 16) {
-        __mmask16 all = (__mmask16)((by[0] | by[1] | by[2]) >> half);
-        __m512i tagged = _mm512_mask_or_epi32(number, (__mmask16)(by[1] >> half), number, second);
-        tagged = _mm512_mask_or_epi32(tagged, (__mmask16)(by[2] >> half), tagged, third);
-        _mm512_storeu_si512(p->order + p->ordered, _mm512_maskz_compress_epi32(all, tagged));
-        p->ordered += (uint64_t)__builtin_popcount(all);
-        number = _mm512_or_si512(number, _mm512_set1_epi32(16));
-    }
 }
 
 #define VARIANT psc_lhc_avx512

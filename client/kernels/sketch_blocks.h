@@ -1,10 +1,10 @@
 /* How blocks peel in vectors: the text of both vector variants, which define what a row of 32 counts is
- * (counts) and how the order is written (append). No header may be included from here: what it defines would be
+ * (counts). No header may be included from here: what it defines would be
  * compiled for the variant's instruction set too.
  *
- * A pass asks every block that has elements left which of its lanes are alone in one of their three buckets: one
- * comparison of a whole row and one rotation of a mask for each table. No branch depends on the answer, so none
- * is mispredicted. */
+ * A pass asks every block that has elements left which of its lanes are alone in one of their three buckets:
+ * one comparison of a whole row and one rotation of a mask for each table. No branch depends on the answer,
+ * so none is mispredicted. */
 
 INLINE uint32_t rotated_left(uint32_t a, uint32_t by)
 {
@@ -35,7 +35,7 @@ static void count(struct psc_lhc_peeling *p, uint64_t first, uint64_t end)
     }
 }
 
-INLINE bool sweep_by(struct psc_lhc_peeling *p, bool ordered)
+INLINE bool sweep_by(struct psc_lhc_peeling *p, bool noted)
 {
     uint64_t kept = 0;
     uint32_t any = 0;
@@ -56,8 +56,10 @@ INLINE bool sweep_by(struct psc_lhc_peeling *p, bool ordered)
 #pragma GCC unroll 3
         for (uint32_t j = 0; j < LHC_TABLES; j++)
             counts_store(row_of(p, place[j]), counts_fewer(row[j], rotated_left(peels, place[j])));
-        if (ordered)
-            append(p, block, by);
+        if (noted) {
+            p->turns[p->turned] = (struct psc_lhc_turn){block, {by[0], by[1], by[2]}};
+            p->turned += peels != 0;
+        }
         any |= peels;
         left &= ~peels;
         p->left[block] = left;
@@ -70,8 +72,7 @@ INLINE bool sweep_by(struct psc_lhc_peeling *p, bool ordered)
 
 static bool sweep(struct psc_lhc_peeling *p)
 {
-    return p->order ? sweep_by(p, true) : sweep_by(p, false);
+    return p->turns ? sweep_by(p, true) : sweep_by(p, false);
 }
 
-const struct psc_lhc_variant VARIANT = {
-    .hash = hash_group, .sketch = sketch, .count = count, .sweep = sweep};
+const struct psc_lhc_variant VARIANT = {.hash = hash_group, .sketch = sketch, .count = count, .sweep = sweep};

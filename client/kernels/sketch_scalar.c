@@ -74,15 +74,21 @@ static void count(struct psc_lhc_peeling *p, uint64_t first, uint64_t end)
     }
 }
 
-/* One element, whose bucket of table `from` holds it alone. */
-static void take(struct psc_lhc_peeling *p, uint32_t block, uint32_t lane, uint32_t from)
+/* The lanes of a block that are alone in a bucket, out of the counts. */
+static void find(struct psc_lhc_peeling *p, struct psc_lhc_turn *turn)
 {
-    for (uint32_t j = 0; j < LHC_TABLES; j++) {
-        uint8_t *at = &p->counts[bucket_of(p->place[j][block], lane)];
-        *at = (uint8_t)(*at - (*at < LHC_CROWDED));
+    for (uint32_t left = p->left[turn->block]; left; left &= left - 1) {
+        uint32_t lane = (uint32_t)__builtin_ctz(left), from = 0;
+        while (from < LHC_TABLES && p->counts[bucket_of(p->place[from][turn->block], lane)] != 1)
+            from++;
+        if (from == LHC_TABLES)
+            continue;
+        turn->by[from] |= 1u << lane;
+        for (uint32_t j = 0; j < LHC_TABLES; j++) {
+            uint8_t *at = &p->counts[bucket_of(p->place[j][turn->block], lane)];
+            *at = (uint8_t)(*at - (*at < LHC_CROWDED));
+        }
     }
-    if (p->order)
-        p->order[p->ordered++] = from << LHC_TABLE_SHIFT | (block * LHC_LANES + lane);
 }
 
 static bool sweep(struct psc_lhc_peeling *p)
@@ -90,20 +96,15 @@ static bool sweep(struct psc_lhc_peeling *p)
     uint64_t kept = 0;
     bool any = false;
     for (uint64_t i = 0; i < p->actives; i++) {
-        uint32_t b = p->active[i], left = p->left[b];
-        for (uint32_t rest = left; rest; rest &= rest - 1) {
-            uint32_t lane = (uint32_t)__builtin_ctz(rest), from = 0;
-            while (from < LHC_TABLES && p->counts[bucket_of(p->place[from][b], lane)] != 1)
-                from++;
-            if (from == LHC_TABLES)
-                continue;
-            take(p, b, lane, from);
-            left &= ~(1u << lane);
-            any = true;
-        }
-        p->left[b] = left;
-        p->active[kept] = b;
-        kept += left != 0;
+        struct psc_lhc_turn turn = {.block = p->active[i]};
+        find(p, &turn);
+        uint32_t peels = turn.by[0] | turn.by[1] | turn.by[2];
+        if (peels && p->turns)
+            p->turns[p->turned++] = turn;
+        any |= peels != 0;
+        p->left[turn.block] &= ~peels;
+        p->active[kept] = turn.block;
+        kept += p->left[turn.block] != 0;
     }
     p->actives = kept;
     return any;

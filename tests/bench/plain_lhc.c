@@ -1,7 +1,8 @@
-/* The codec lhc in plain C: what a careful reader of docs/lhc.md would write, element by element, and what the
- * kernels' speed is measured against (tests/bench/lhc.py): the same hash, layout and bits, at -O3. Sketches by the
- * elements that are not 0; peels with a count and the xor of the element numbers in each bucket, and a stack of
- * buckets that hold one element, as invertible Bloom lookup tables are peeled (Goodrich and Mitzenmacher, 2011). */
+/* The codec lhc in plain C: what a careful reader of docs/lhc.md would write, element by element, and what
+ * the kernels' speed is measured against (tests/bench/lhc.py): the same hash, layout and bits, at -O3.
+ * Sketches by the elements that are not 0; peels with a count and the xor of the element numbers in each
+ * bucket, and a stack of buckets that hold one element, as invertible Bloom lookup tables are peeled
+ * (Goodrich and Mitzenmacher, 2011). */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -79,7 +80,8 @@ uint64_t plain_peel(const struct hash *hash, const uint32_t *all, uint64_t elems
 {
     uint64_t buckets = (uint64_t)96 * hash->rows, left = 0, stacked = 0;
     struct block *blocks = scratch;
-    uint32_t *counts = (uint32_t *)(blocks + (elems + 31) / 32), *xors = counts + buckets, *stack = xors + buckets;
+    uint32_t *counts = (uint32_t *)(blocks + (elems + 31) / 32), *xors = counts + buckets,
+             *stack = xors + buckets;
     memset(values, 0, elems * sizeof *values);
     memset(counts, 0, 2 * buckets * sizeof *counts);
     for (uint64_t b = 0; b < (elems + 31) / 32; b++) {

@@ -48,7 +48,7 @@ def sketch(hash_: Hash, values: Floats, factors: Factors, left_out: Words | None
 
 
 def scratch_words(elems: int, rows: int) -> int:
-    """Size of what `check` and `peel` need to work in, uint32."""
+    """Size, at least, of what `check` and `peel` work in, uint32."""
     size: int = door.extension()[1].psc_lhc_scratch_bytes(elems, rows) // 4
     return size
 
@@ -98,7 +98,8 @@ def _hash(hash_: Hash, elems: int) -> Any:
 
 
 def _scratch(hash_: Hash, scratch: Words, elems: int) -> Any:
-    return _array("scratch", scratch, np.uint32, scratch_words(elems, hash_.rows))
+    needed = scratch_words(elems, hash_.rows)
+    return _array("scratch", scratch[:needed], np.uint32, needed)
 
 
 _C_TYPES = {np.float32: "float[]", np.uint32: "uint32_t[]", np.int32: "int32_t[]", np.uint8: "uint8_t[]"}

@@ -5,7 +5,7 @@ Bitmaps are uint32 (blocks,), bit l of word b for element 32 * b + l.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,23 @@ STREAM_PLACES, STREAM_SIGNS = 0x40000000, 0x40000001
 Integers = NDArray[np.int32]
 
 
+class Buckets(Protocol):
+    """Where elements go."""
+
+    @property
+    def size(self) -> int:
+        """Buckets of all sub-tables."""
+        ...
+
+    def buckets(self, elements: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(TABLES, n): each element's bucket in each sub-table."""
+        ...
+
+    def signs(self, elements: NDArray[np.int64]) -> Integers:
+        """(TABLES, n): 1 or -1."""
+        ...
+
+
 class Hash(NamedTuple):
     """Where a chunk's elements go; alike on all ranks."""
 
@@ -29,6 +46,11 @@ class Hash(NamedTuple):
     chunk: int
     rows: int
     """Of each sub-table."""
+
+    @property
+    def size(self) -> int:
+        """Buckets of the three sub-tables together."""
+        return buckets(self.rows)
 
     def buckets(self, elements: NDArray[np.int64]) -> NDArray[np.int64]:
         """(TABLES, n): each element's bucket in each sub-table."""
@@ -72,24 +94,26 @@ def elements_of(words: Words) -> NDArray[np.int64]:
     return np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little"))
 
 
-def sketch(hash_: Hash, values: Integers, left_out: Words | None = None) -> Integers:
-    """int32 (buckets,) of the fixed-point values, int32 (elems,), but for those of the bitmap `left_out`."""
+def sketch(hash_: Buckets, values: NDArray[Any], left_out: Words | None = None) -> NDArray[Any]:
+    """(buckets,) of the values, (elems,), but for those of the bitmap `left_out`; int32, which wraps, or `paper`'s."""
     elements = np.flatnonzero(values)
     if left_out is not None:
         elements = np.setdiff1d(elements, elements_of(left_out))
-    table = np.zeros(buckets(hash_.rows), np.int32)
-    np.add.at(table, hash_.buckets(elements), hash_.signs(elements) * values[elements])
+    table = np.zeros(hash_.size, values.dtype)
+    np.add.at(table, hash_.buckets(elements), hash_.signs(elements).astype(table.dtype) * values[elements])
     return table
 
 
-def peel(hash_: Hash, union: Words, elems: int, table: Integers | None = None) -> tuple[Integers, Words]:
-    """int32 (elems,), the values of what peels and 0 elsewhere, and the bitmap of what does not; without a table the
-    values are all 0.
+def peel(
+    hash_: Buckets, union: Words, elems: int, table: NDArray[Any] | None = None
+) -> tuple[NDArray[Any], Words]:
+    """(elems,), the values of what peels and 0 elsewhere, and the bitmap of what does not; without a table the values
+    are all 0.
     """
-    values, left = np.zeros(elems, np.int32), elements_of(union)
+    table = np.zeros(hash_.size, np.int32) if table is None else table.copy()
+    values, left = np.zeros(elems, table.dtype), elements_of(union)
     left = left[left < elems]
-    places, signs = hash_.buckets(left), hash_.signs(left)
-    table = np.zeros(buckets(hash_.rows), np.int32) if table is None else table.copy()
+    places, signs = hash_.buckets(left), hash_.signs(left).astype(table.dtype)
     counts = np.bincount(places.reshape(-1), minlength=table.size)
     crowded = counts >= CROWDED
     while left.size:
