@@ -215,7 +215,7 @@ def test_kernels_are_the_reference(variant, elems, share, permille):
 
 
 def test_crowded_buckets_are_alike(variant):
-    """All elements in one row of the first sub-table, 500 to a bucket; 320 of these peel by the others, not the rest."""
+    """All elements in one row of the first sub-table, 500 to a bucket; 320 of these peel by the others, not all."""
     rows, elems = 330, 32 * 160_000
     hash_ = Hash(SEED, 1, 1, rows)
     first = np.arange(0, elems, 32)
