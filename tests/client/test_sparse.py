@@ -107,16 +107,18 @@ def test_each_encoding_where_it_belongs() -> None:
         "bitmap": drawn(1, 1, elems, 0.05)[0],
         "rows": table.reshape(-1),
         "dense": np.ones(elems, np.float32),
+        "dense ": np.where(np.arange(elems) % 999 < 12, 0, 1).astype(np.float32),  # zeros in a row: ragged
     }
     lengths = {
         "nothing": [132],
         "bitmap": [132, None, None],
         "rows": [132, 3 * 64 * 4],
         "dense": [132, 4 * elems],
+        "dense ": [132, 4 * elems],
     }
     for encoding, x in cases.items():
         got = reduce_chunk(ranks_of(codecs.Sparse(), n), [x, x])
-        assert got.outcomes == [codecs.Outcome(np.count_nonzero(x), encoding)] * n
+        assert got.outcomes == [codecs.Outcome(np.count_nonzero(x), encoding.strip())] * n
         assert [b for _, b in got.travelled] == [
             b or g for b, (_, g) in zip(lengths[encoding], got.travelled, strict=True)
         ]
@@ -178,14 +180,17 @@ SPARSIFIED = [
 def test_what_is_sent_and_what_is_pending_are_x(
     options: codecs.Options, elems: int, loss_scale: float
 ) -> None:
+    """Of two ranks that choose different values: a value that only the other one speaks of stays pending."""
     rng = np.random.default_rng(elems)
-    values, residual, pending = rng.normal(size=(3, elems)).astype(np.float32)
-    carry = codecs.Carry(residual, pending, loss_scale)
-    x = values + residual * np.float32(loss_scale)
-    got = reduce_chunk(ranks_of(options, 1), [values], [carry]).values[0]
-    assert ((got == 0) | (pending == 0)).all()
-    tolerance = 0 if options.values == "f32" else 1e-6 * np.abs(x).max()  # type: ignore[attr-defined]
-    np.testing.assert_allclose(got + pending * loss_scale, x, rtol=0, atol=tolerance)
+    values, residuals, pendings = rng.normal(size=(3, 2, elems)).astype(np.float32)
+    carries = [codecs.Carry(old, new, loss_scale) for old, new in zip(residuals, pendings, strict=True)]
+    xs = values + residuals * np.float32(loss_scale)
+    got = reduce_chunk(ranks_of(options, 2), list(values), carries)
+    own = np.where(pendings == 0, xs, 0)
+    assert [one.kept for one in got.outcomes] == [np.count_nonzero(row) for row in own]
+    assert ((pendings == 0) | (pendings * np.float32(loss_scale) == xs)).all()
+    tolerance = 0 if options.values == "f32" else 1e-6 * np.abs(xs).max()  # type: ignore[attr-defined]
+    np.testing.assert_allclose(got.values[0], own[0] + own[1], rtol=0, atol=tolerance)
 
 
 def test_topk_sends_the_largest_share_and_keeps_a_step_that_is_void() -> None:

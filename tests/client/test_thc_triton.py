@@ -1,4 +1,5 @@
-"""The Triton kernels of thc, as far as a machine without a GPU can show: the same bits by the interpreter, and cubins.
+"""The Triton kernels of thc and sparse, as far as a machine without a GPU can show: the same bits by the interpreter,
+and cubins.
 
 Each runs in a process of its own: TRITON_INTERPRET is read when kernels are defined.
 """
@@ -44,3 +45,13 @@ def test_kernels_compile_with_every_operation_rounded_alone(architecture, tmp_pa
         assert result["elf"] == "7f454c46", kernel
         assert result["rounded"] > 50, kernel
         assert result["not_rounded"] == [], kernel
+
+
+def test_the_interpreter_gives_the_bits_of_sparse_s_reference():
+    assert run("sparse_triton", TRITON_INTERPRET="1") == "36 cases agree\n"
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+def test_sparse_s_kernels_compile(architecture, tmp_path):
+    found = json.loads(run("sparse_triton_aot", architecture, TRITON_CACHE_DIR=str(tmp_path)))
+    assert found == dict.fromkeys(("mark", "count", "pack", "unpack"), "7f454c46")

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from . import gradients, measure, report, schemes
+from . import gradients, lhc_report, measure, report, schemes, sparse_report
 
 ROOT = Path(__file__).parents[2]
 N = 8
@@ -69,6 +69,14 @@ def main() -> int:
     options.docs.mkdir(parents=True, exist_ok=True)
     (options.docs / "numerics.json").write_text(json.dumps(data, indent=1) + "\n")
     report.write(data, options.docs)
+    sparse = sparse_report.measured(progress)
+    sparse_report.write(sparse, options.docs)
+    lhc = lhc_report.measured(progress)
+    lhc_report.write(lhc, options.docs)
+    data["lossless"] = {
+        "keys": sparse["keys"] | lhc["keys"],
+        "missed": sparse_report.missed(sparse["keys"]) + lhc_report.missed(lhc),
+    }
     captured = measure.on_captured(progress)
     if captured:
         (options.docs / "numerics-captured.json").write_text(json.dumps(captured, indent=1) + "\n")
@@ -86,7 +94,9 @@ def verdict(data: dict[str, Any], folder: Path) -> int:
     commit = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    summary = data["ratios"] | {"rounding_unbiased": unbiased, "commit": commit.stdout.strip()}
+    lossless = data.get("lossless", {"keys": {}, "missed": []})
+    summary = data["ratios"] | {"rounding_unbiased": unbiased} | lossless["keys"]
+    summary["commit"] = commit.stdout.strip()
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     missed = [
@@ -97,6 +107,7 @@ def verdict(data: dict[str, Any], folder: Path) -> int:
     missed += [
         f"rounding is biased: {name}, {row}" for name, row in data["unbiased"].items() if not row["inside"]
     ]
+    missed += lossless["missed"]
     print(report.table({key: {"": value} for key, value in summary.items()}, "summary"))
     print("\n".join(missed) or "every bound is kept")
     progress("done")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from . import __main__ as numerics
-from . import gradients, measure, schemes
+from . import gradients, lhc, lhc_report, measure, schemes, sparse, sparse_models, sparse_report
 
 KEPT = {key: bound for key, (_, bound) in numerics.BOUNDS.items()}
 MEASURED = {"ratios": KEPT, "bounds": KEPT, "unbiased": {"thc": {"inside": True}}}
@@ -69,3 +69,82 @@ def test_captured_gradients_are_measured(tmp_path):
     )
     rows = measure.on_captured(lambda _: None, tmp_path)["cnn-start"]
     assert 0 < rows["thc"] < rows["thc-paper"] < rows["thc-release"]
+
+
+LOSSLESS = {key: bound for key, (_, bound) in sparse_report.BOUNDS.items()}
+
+
+@pytest.mark.parametrize("key", sparse_report.BOUNDS)
+def test_a_missed_bound_of_sparse_fails(key, tmp_path, capsys):
+    assert sparse_report.missed(LOSSLESS) == []
+    step = -1 if key == "sparse_trials" else 0.01
+    said = sparse_report.missed(LOSSLESS | {key: LOSSLESS[key] + step})
+    assert len(said) == 1 and said[0].startswith(key)
+    code, summary = summary_of(MEASURED | {"lossless": {"keys": LOSSLESS, "missed": said}}, tmp_path)
+    assert code == 1 and said[0] in capsys.readouterr().out
+    assert summary.keys() >= LOSSLESS.keys()
+
+
+def test_formulas_of_the_other_ways():
+    x, y = np.zeros((2, 512), np.float32)
+    x[:4], y[300] = 1, 1
+    found = sparse.formulas([x, y])
+    assert found["pairs"] == pytest.approx(8 * (2.5 + 5) / 512)
+    assert found["blocks of 256"] == pytest.approx((1 + 2) * (4 * 256 + 4) / 512)
+    assert found["1/8 + 4 rho"] == pytest.approx(2 * (1 / 8 + 4 * 5 / 512))
+    assert found["LHC, 1.23"] == pytest.approx(2 * (1 / 8 + 4.92 * 5 / 512))
+    assert sparse.entropy(0.5) == 1 and sparse.entropy(0) == 0
+
+
+def test_an_inexact_sum_is_noticed():
+    options, xs = sparse.codecs.Sparse("fixed32"), sparse.gradients(1, "shared", 3000, 0.1, 2)
+    values = sparse.sent(options, xs).values
+    assert sparse.is_exact(options, xs, values)
+    values[7] = -0.0 if values[7] == 0 else np.nextafter(values[7], np.float32(9))
+    assert not sparse.is_exact(options, xs, values)
+
+
+def test_a_chunk_of_the_captured_models_is_below_blocks(tmp_path):
+    """Without captured gradients: those that are committed."""
+    rows = {
+        name: sparse.row(sparse.codecs.Sparse(), sparse_models.top(list(each), 1 / 8))
+        for name, each in sparse_models.sampled()
+    }
+    assert set(rows) == {"cnn", "gpt"} and sparse_models.over_blocks(rows) < 0.999
+
+
+def test_headers_are_of_frames():
+    assert sparse_models.on_the_wire(8192, 1) == 8192 + 2 * 62 + 20
+    assert sparse_models.on_the_wire(100, 3) == 100 + 3 * 82
+
+
+LHC = {"keys": {"lhc_trials": 2000, "lhc_repairs": 200, "lhc_inexact": 0}, "exactness": {"adversarial": 50}}
+
+
+@pytest.mark.parametrize(("key", "value"), [("lhc_trials", 1999), ("lhc_repairs", 199), ("lhc_inexact", 1)])
+def test_a_missed_bound_of_lhc_fails(key, value, tmp_path, capsys):
+    assert lhc_report.missed(LHC) == []
+    keys = LHC["keys"] | {key: value}
+    said = lhc_report.missed(LHC | {"keys": keys})
+    assert len(said) == 1 and said[0].startswith(f"{key} is {value}")
+    code, summary = summary_of(MEASURED | {"lossless": {"keys": keys, "missed": said}}, tmp_path)
+    assert code == 1 and said[0] in capsys.readouterr().out
+    assert summary[key] == value
+    assert len(lhc_report.missed(LHC | {"exactness": {"adversarial": 49}})) == 1
+
+
+def test_recovery_has_a_threshold():
+    """By the hash of docs/lhc.md nearly all peels below a load of 0.82 and little above; by the paper's it does not."""
+    assert lhc.threshold() == pytest.approx(0.8185, abs=1e-4)
+    ours = dict(zip(lhc.LOADS, lhc.by_load(1 << 17, "independent", 0.2, 2)["unpeeled"], strict=True))
+    theirs = dict(
+        zip(lhc.LOADS, lhc.by_load_of_paper(1 << 17, "independent", 0.2, 1)["unpeeled"], strict=True)
+    )
+    assert ours[0.77] < 0.01 < 0.4 < ours[0.85]
+    assert theirs[0.77] > 0.05
+
+
+def test_a_tensor_that_ranks_add_to_in_turn_is_exact():
+    for kind in ("shared", "independent"):
+        found = lhc.Tensor(100_003, 0.2, 3, kind).trial(lambda _: None)
+        assert found["inexact"] == 0 and 0.1 < found["density"] < 0.3

@@ -112,6 +112,52 @@ static void compare(const struct psc_thc_settings *s, uint64_t elems)
     psc_thc_job_free(job);
 }
 
+/* Codec sparse: marks, packs and unpacks `elems` of which about one in `every` is not zero. */
+static uint64_t run_sparse(uint64_t elems, uint32_t every, size_t offset, unsigned char *result)
+{
+    uint64_t words = (elems + 31) / 32;
+    struct exact x = exact_of(4 * elems, offset), own = exact_of(4 * words, 4), all = exact_of(4 * words, 4);
+    uint32_t state = (uint32_t)elems * every;
+    for (uint64_t i = 0; i < elems; i++) {
+        float value = number(&state);
+        ((float *)x.at)[i] = state >> 16 & 1 || i % every ? 0 : value;
+    }
+    psc_sparse_mark(x.at, elems, 0x3f000000, own.at);
+    uint64_t count = psc_sparse_mark(x.at, elems, 1, all.at);
+    struct exact packed = exact_of(4 * count, 4), values = exact_of(4 * elems, offset);
+    psc_sparse_pack(x.at, own.at, all.at, elems, count, packed.at);
+    memcpy(result, packed.at, 4 * count);
+    psc_sparse_unpack(packed.at, count, all.at, elems, values.at);
+    memcpy(result + 4 * elems, values.at, 4 * elems);
+    memcpy(result + 8 * elems, all.at, 4 * words);
+    struct exact *rooms[] = {&x, &own, &all, &packed, &values};
+    for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++)
+        free(rooms[i]->room);
+    return count;
+}
+
+static void compare_sparse(uint64_t elems, uint32_t every)
+{
+    size_t bytes = 12 * elems + 4;
+    unsigned char *wanted = calloc(1, bytes), *got = calloc(1, bytes);
+    if (!wanted || !got)
+        abort();
+    for (size_t v = 0; v < sizeof names / sizeof *names; v++) {
+        if (!psc_kernels_choose(names[v]))
+            continue;
+        for (size_t offset = 0; offset <= 4; offset += 4) {
+            run_sparse(elems, every, offset, v == 0 && offset == 0 ? wanted : got);
+            if ((v > 0 || offset > 0) && memcmp(wanted, got, bytes) != 0) {
+                failures++;
+                printf("%s differs from scalar: sparse, one in %u, %llu elements\n", names[v], every,
+                       (unsigned long long)elems);
+            }
+        }
+    }
+    free(wanted);
+    free(got);
+}
+
 int main(void)
 {
     static const struct {
@@ -125,6 +171,9 @@ int main(void)
                 struct psc_thc_settings s = settings_of(widths[w].bits, widths[w].g, widths[w].n, variety);
                 compare(&s, lengths[i]);
             }
+    for (uint32_t every = 1; every < 100; every *= 7)
+        for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++, runs++)
+            compare_sparse(lengths[i], every);
     struct psc_thc_settings falling = settings_of(2, 2, 8, 0);
     falling.table[1] = 3;
     if (psc_thc_job_new(&falling))

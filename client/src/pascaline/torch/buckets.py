@@ -29,23 +29,41 @@ class Part:
     feedback: ErrorFeedback | None
 
     def gather(self, buffer: torch.Tensor) -> torch.Tensor:
-        """The flat float32 tensor that is to be reduced in place."""
+        """The flat float32 tensor that is to be reduced in place; of a sparse gradient, which DDP gives a bucket of its
+        own, all rows.
+        """
         if self.staging is None:
             return buffer
+        if buffer.is_sparse:
+            self.staging.copy_(buffer.to_dense().reshape(-1))
+            return self.staging
         place = 0
         for begin, end in self.slices:
             self.staging[place : place + end - begin].copy_(buffer[begin:end])
             place += end - begin
         return self.staging
 
-    def scatter(self, flat: torch.Tensor, buffer: torch.Tensor) -> None:
-        """Its mean goes to where its values came from, in their type."""
+    def scatter(self, flat: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
+        """Its mean goes to where its values came from, in their type. Returns the bucket, of a sparse gradient a new
+        one: the rows that are not zero.
+        """
         if self.staging is None:
-            return
+            return buffer
+        if buffer.is_sparse:
+            return _rows(flat.view(buffer.shape).to(buffer.dtype))
         place = 0
         for begin, end in self.slices:
             buffer[begin:end].copy_(flat[place : place + end - begin])
             place += end - begin
+        return buffer
+
+
+def _rows(dense: torch.Tensor) -> torch.Tensor:
+    """(rows, columns...), sparse in its first dimension as an embedding's gradient is."""
+    places = (dense.reshape(dense.shape[0], -1) != 0).any(1).nonzero().T
+    return torch.sparse_coo_tensor(
+        places, dense[places[0]], dense.shape, check_invariants=False, is_coalesced=True
+    )
 
 
 def joined(sizes: Sequence[int], chosen: Sequence[bool]) -> list[tuple[int, int]]:

@@ -32,9 +32,10 @@ def pascaline_hook(
 
     def mean(summed: torch.futures.Future[list[torch.futures.Future[torch.Tensor]]]) -> torch.Tensor:
         # Read inside `then`: an exception set on the raw future reaches the user mangled.
+        bucket_mean = buffer
         for part, future in zip(parts, summed.value(), strict=True):
-            part.scatter(future.value().div_(state.session.world_size), buffer)
-        return buffer
+            bucket_mean = part.scatter(future.value().div_(state.session.world_size), buffer)
+        return bucket_mean
 
     divided: torch.futures.Future[torch.Tensor] = torch.futures.collect_all(
         [work.get_future() for work in works]

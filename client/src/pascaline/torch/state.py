@@ -110,7 +110,8 @@ class PascalineState:
             if not slices:
                 continue
             own = [(n, s) for n, s, wanted in zip(names, sizes, chosen, strict=True) if wanted]
-            whole = buffer.dtype == torch.float32 and slices == [(0, buffer.numel())]
+            is_flat = buffer.dtype == torch.float32 and not buffer.is_sparse
+            whole = is_flat and slices == [(0, buffer.numel())]
             staging = None if whole else torch.empty(sum(s for _, s in own), dtype=torch.float32)
             feedback = None
             if chosen is compressed and self._feeds_back:
@@ -195,6 +196,8 @@ class PascalineState:
 
 def _finite(mean: torch.Tensor) -> bool:
     """Whether a GradScaler would take it: one pass, nothing allocated."""
+    if mean.is_sparse:
+        mean = mean.values()
     return not mean.numel() or all(bool(end.isfinite()) for end in torch.aminmax(mean))
 
 

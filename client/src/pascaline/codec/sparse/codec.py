@@ -106,7 +106,9 @@ class SparseCodec(Codec):
         of_groups = reference.count(whole)
         if not groups:
             return whole, "nothing"
-        if of_groups <= groups + _at_least(flags, elems, of_groups):
+        if (
+            flags & _HERE_DENSE or not flags & _RAGGED
+        ):  # 31/32 of them are the union: no index would be repaid
             return whole, "dense" if of_groups == elems else "rows"
         words = np.empty(groups, np.uint32)
         self._machine.pack(own, None, occupied, words)
@@ -185,16 +187,6 @@ def _cut(bitmap: Words, elems: int) -> None:
     """Nothing is beyond the last element."""
     if elems % _GROUP:
         bitmap[-1] &= np.uint32((1 << elems % _GROUP) - 1)
-
-
-def _at_least(flags: np.uint32, elems: int, of_groups: int) -> int:
-    """How many elements the union has at least, by what the ranks have said."""
-    least = 0
-    if flags & _HERE_DENSE:
-        least = -(-31 * elems // 32)
-    if not flags & _RAGGED:
-        least = max(least, -(-31 * of_groups // 32))
-    return least
 
 
 @cache
