@@ -164,6 +164,10 @@ sanitize-threads: build ## Lanes, a dispatcher and a control thread beside them 
 numerics: build ## Accuracy of the codecs: docs/numerics.*, build/numerics/summary.json; fails where a bound is missed
 	@$(BIN)/python -m tests.numerics
 
+.PHONY: numerics-long
+numerics-long: build ## lhc with 67 M elements and 64 ranks, a quarter of an hour; into docs/lhc.json
+	@$(BIN)/python -m tests.numerics.lhc_report
+
 # LEARNING_OPTIONS='--budget-minutes 20' for a part of it.
 .PHONY: learning
 learning: build $(if $(findstring --fashion-mnist,$(LEARNING_OPTIONS)),,$(BUILD)/.packages-learning) ## Training with every codec, 150 minutes at most, goes on where it was interrupted: docs/learning.*, build/learning/summary.json
@@ -180,6 +184,9 @@ sanitize: build sanitize-threads ## C unit, protocol and malformed tests, kernel
 	gcc $(STRICT) -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -I$(KERNELS) -o $(SANITIZE_DIR)/test_exact \
 	    $(KERNELS)/*.c $(KERNELS)/tests/test_exact.c -lm
 	$(SANITIZE_DIR)/test_exact
+	gcc $(STRICT) -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -I$(KERNELS) -o $(SANITIZE_DIR)/test_sketch \
+	    $(KERNELS)/*.c $(KERNELS)/tests/test_sketch.c -lm
+	$(SANITIZE_DIR)/test_sketch
 	PSC_SIM=$(SANITIZE_DIR)/sim/psc_sim $(BIN)/python -m tests.sim --seeds 500 --no-summary
 
 .PHONY: lint

@@ -6,6 +6,7 @@
 #include <xmmintrin.h>
 #endif
 
+#include "ieee.h"
 #include "variants.h"
 
 /* Below it squares have lost bits, and a norm counts as 0. */
@@ -13,28 +14,6 @@
 /* From here a chunk's values are written past the cache: they are next read when the whole tensor has come.
  */
 #define STREAM_MIN_ELEMS (16 * 1024)
-
-/* The caller's thread may flush denormals or round otherwise (torch.set_flush_denormal): the bits of a result
- * must not depend on it. */
-static unsigned begin_ieee(void)
-{
-#ifdef __SSE__
-    unsigned saved = _mm_getcsr();
-    _mm_setcsr(_MM_MASK_MASK);
-    return saved;
-#else
-    return 0;
-#endif
-}
-
-static void end_ieee(unsigned saved)
-{
-#ifdef __SSE__
-    _mm_setcsr(saved);
-#else
-    (void)saved;
-#endif
-}
 
 /* What was written past the cache is visible to other threads before the caller says so. */
 static void fence(void)
@@ -103,21 +82,21 @@ static float norm_of(const struct psc_thc_job *job, const struct psc_thc_input *
 void psc_thc_norms(const struct psc_thc_job *job, const float *grad, const float *residual, float loss_scale,
                    uint64_t elems, float *norms)
 {
-    unsigned saved = begin_ieee();
+    unsigned saved = psc_begin_ieee();
     const struct psc_thc_input all = {grad, residual, loss_scale};
     for (uint64_t c = 0; c < elems; c += BLOCK) {
         struct psc_thc_input input = input_at(&all, c);
         norms[c / BLOCK] = norm_of(job, &input, elems - c < BLOCK ? (uint32_t)(elems - c) : BLOCK);
     }
-    end_ieee(saved);
+    psc_end_ieee(saved);
 }
 
 float psc_thc_tensor_norm(const struct psc_thc_job *job, const float *block_norms, uint32_t blocks)
 {
-    unsigned saved = begin_ieee();
+    unsigned saved = psc_begin_ieee();
     const struct psc_thc_input input = {block_norms, NULL, 1};
     float norm = norm_of(job, &input, blocks);
-    end_ieee(saved);
+    psc_end_ieee(saved);
     return norm;
 }
 
@@ -189,7 +168,7 @@ void psc_thc_encode(const struct psc_thc_chunk *chunk, uint32_t rank, const floa
                     const float *residual, float *residual_out, float loss_scale, uint64_t elems,
                     const float *scales, uint8_t *packed)
 {
-    unsigned saved = begin_ieee();
+    unsigned saved = psc_begin_ieee();
     const struct psc_thc_input all = {grad, residual, loss_scale};
     struct cut cut;
     for (uint64_t c = 0; c < elems; c += BLOCK) {
@@ -214,7 +193,7 @@ void psc_thc_encode(const struct psc_thc_chunk *chunk, uint32_t rank, const floa
         packed += size * chunk->job->wire_bits / 8;
     }
     fence();
-    end_ieee(saved);
+    psc_end_ieee(saved);
 }
 
 /* One loop for both widths: the compiler makes two of it. */
@@ -223,7 +202,7 @@ static inline __attribute__((always_inline)) void decode(const struct psc_thc_ch
                                                          const uint16_t *u16, uint64_t elems,
                                                          const float *scales, float *values)
 {
-    unsigned saved = begin_ieee();
+    unsigned saved = psc_begin_ieee();
     float bias = (float)(contributors * chunk->job->g);
     bool stream = elems >= STREAM_MIN_ELEMS;
     struct cut cut;
@@ -242,7 +221,7 @@ static inline __attribute__((always_inline)) void decode(const struct psc_thc_ch
             cut.variant->decode_u16(&cut.block, u16 + c, bias, coef, stream, values + c);
     }
     fence();
-    end_ieee(saved);
+    psc_end_ieee(saved);
 }
 
 void psc_thc_decode_u8(const struct psc_thc_chunk *chunk, uint32_t contributors, const uint8_t *sums,

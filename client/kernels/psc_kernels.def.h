@@ -77,3 +77,32 @@ const char *psc_kernels_variant(void);
 bool psc_kernels_runs(const char *variant);
 /* Use this one from now on, in every thread; false: psc_kernels_runs says no. */
 bool psc_kernels_choose(const char *variant);
+
+/* ---- lhc: docs/lhc.md ---- */
+
+/* Where the elements of one chunk go, alike on all ranks. */
+struct psc_lhc_hash {
+    uint64_t seed;
+    uint32_t sequence;
+    uint32_t chunk;
+    uint32_t rows; /* of each sub-table: 1 to 2^27 / 3 */
+};
+
+/* Of Philox: places and signs of a block. */
+enum psc_lhc_stream { PSC_LHC_STREAM_PLACES = 0x40000000, PSC_LHC_STREAM_SIGNS = 0x40000001 };
+
+/* table: 96 * rows integers, the sketch of round(values * first * rest); both factors are powers of two.
+ * left_out: bitmap of elements that are not added, or NULL. Bitmaps are a word for each block of 32. */
+void psc_lhc_sketch(const struct psc_lhc_hash *hash, const float *values, float first, float rest,
+                    uint64_t elems, const uint32_t *left_out, int32_t *table);
+
+/* What the next two need besides their arguments; 4-byte alignment. */
+uint64_t psc_lhc_scratch_bytes(uint64_t elems, uint32_t rows);
+
+/* How many elements of a union (bitmap) do not peel; `unpeeled` says which. */
+uint64_t psc_lhc_check(const struct psc_lhc_hash *hash, const uint32_t *all, uint64_t elems,
+                       uint32_t *unpeeled, void *scratch);
+
+/* As check; each element that peels becomes its integer * first * rest, all others 0. The table is used up. */
+uint64_t psc_lhc_peel(const struct psc_lhc_hash *hash, const uint32_t *all, uint64_t elems, int32_t *table,
+                      float first, float rest, float *values, uint32_t *unpeeled, void *scratch);

@@ -24,7 +24,7 @@ from pascaline.codec.thc import Params, kernels, setting
 from tests.bench.figures import commit, machine, spread
 
 
-from . import sparse
+from . import lhc, sparse
 
 ELEMS = 64 << 20
 RANKS, RANK, SEED = 8, 3, 0x0123456789ABCDEF
@@ -160,13 +160,16 @@ def main() -> None:
     result |= sparse.measure(
         ELEMS, options.chunk_kib * 256, options.repetitions, timed_s, page_aligned, spread
     )
+    result |= lhc.measure(
+        ELEMS // 4, options.chunk_kib * 256, options.repetitions, timed_s, page_aligned, spread
+    )
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(result, indent=2) + "\n")
     for name, one in result["spread"].items():
         ratio = one.get("over_memcpy", {}).get("median", 1)
         print(f"{name:10} {one['ms']['median']:7.1f} ms  {ratio:.2f} of memcpy's speed")
-    print({key: result[key] for key in sparse.BOUNDS})
-    sys.exit("\n".join(sparse.missed(result)) or None)
+    print({key: result[key] for key in (*sparse.BOUNDS, *lhc.BOUNDS)})
+    sys.exit("\n".join(sparse.missed(result) + lhc.missed(result)) or None)
 
 
 if __name__ == "__main__":

@@ -59,8 +59,9 @@ BOUNDS = {
     "terngrad": 1.5,
     "sparse": 1e-12,
     "topk": 0.5,
+    "lhc": 1e-12,
 }
-BITS_UP = {"f32": 32, "f16": 16, "bf16": 16, "fixed32": 32, "terngrad": 2, "sparse": 32}
+BITS_UP = {"f32": 32, "f16": 16, "bf16": 16, "fixed32": 32, "terngrad": 2, "sparse": 32, "lhc": 33}
 
 
 def test_every_codec_sums_alike_on_all_ranks_within_its_bound(tmp_path: Path) -> None:
@@ -86,6 +87,47 @@ def test_every_codec_sums_alike_on_all_ranks_within_its_bound(tmp_path: Path) ->
     assert 32 / 8 < topk["bits_up"] < 3 * 32 / 8 + 1.1
     assert topk["encodings"] == {"bitmap": 16, "dense": 2}
     assert ranks[0]["sparse"][1]["codecs"]["sparse"]["encodings"] == {"dense": 18}
+    assert ranks[0]["lhc"][1]["codecs"]["lhc"]["encodings"] == {"dense": 18}
+
+
+def of_sparse_gradients(rank: int, world_size: int, names: list[Any]) -> dict[str, Any]:
+    """One tensor in 20 chunks: a twentieth not 0, whole rows, nothing at all, and an Inf in the last chunk."""
+    results = {}
+    for name in names:
+        with pascaline.Session(link="emulated", codec=name, chunk_bytes=SLOT, random_seed=SEED) as session:
+            generator = torch.Generator().manual_seed(rank)
+            tensor = torch.randn(20 * SLOT // 4 - 5, generator=generator)
+            tensor *= torch.rand(tensor.shape, generator=generator) < 0.05
+            tensor[: SLOT // 4].view(-1, 64)[rank::5] = 1 + rank
+            tensor[SLOT // 4 : SLOT // 2] = 0
+            tensor[-1] = float("inf") if rank == 1 else 1
+            tensors = [tensor, tensor.clone()]
+            for work in [session.all_reduce(one, async_op=True) for one in tensors]:
+                work.wait()
+            results[codecs.describe(codecs.resolve(name), SEED)] = (
+                [one.numpy() for one in tensors],
+                session.stats()["codecs"][codecs.resolve(name).name],
+            )
+    return results
+
+
+def test_lhc_through_a_session_is_fixed32_bit_for_bit(tmp_path: Path) -> None:
+    names = ["fixed32", "lhc", codecs.Lhc(expected=0.15), codecs.Lhc(permille=1000)]
+    ranks = run_ranks(tmp_path / "store", 3, of_sparse_gradients, names)
+    fixed, two, one, tight = (codecs.describe(codecs.resolve(name), SEED) for name in names)
+    for result in ranks:
+        for name in (two, one, tight):
+            for got, wanted in zip(result[name][0], ranks[0][fixed][0], strict=True):
+                assert got.tobytes() == wanted.tobytes(), name
+    stats = {name: ranks[0][name][1] for name in (two, one, tight)}
+    assert all(sum(each["encodings"].values()) == 40 for each in stats.values())
+    assert all(
+        each["encodings"]["nothing"] == 4 for each in stats.values()
+    )  # zeros; and Inf, which the scale says
+    assert stats[two]["encodings"]["sketch"] > 20
+    assert stats[one]["encodings"]["sketch and repair"] >= 2  # the rows are more than it expects
+    assert stats[tight]["encodings"]["sketch and repair"] >= 20
+    assert stats[two]["bits_up"] == stats[two]["bits_down"] < 0.3 * 32
 
 
 def by_the_reference(params: Any, grads: list[torch.Tensor], sequence: int, slot_elems: int) -> torch.Tensor:

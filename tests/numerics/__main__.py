@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from . import gradients, measure, report, schemes, sparse_report
+from . import gradients, lhc_report, measure, report, schemes, sparse_report
 
 ROOT = Path(__file__).parents[2]
 N = 8
@@ -71,7 +71,12 @@ def main() -> int:
     report.write(data, options.docs)
     sparse = sparse_report.measured(progress)
     sparse_report.write(sparse, options.docs)
-    data["lossless"] = {"keys": sparse["keys"], "missed": sparse_report.missed(sparse["keys"])}
+    lhc = lhc_report.measured(progress)
+    lhc_report.write(lhc, options.docs)
+    data["lossless"] = {
+        "keys": sparse["keys"] | lhc["keys"],
+        "missed": sparse_report.missed(sparse["keys"]) + lhc_report.missed(lhc),
+    }
     captured = measure.on_captured(progress)
     if captured:
         (options.docs / "numerics-captured.json").write_text(json.dumps(captured, indent=1) + "\n")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from . import __main__ as numerics
-from . import gradients, measure, schemes, sparse, sparse_models, sparse_report
+from . import gradients, lhc, lhc_report, measure, schemes, sparse, sparse_models, sparse_report
 
 KEPT = {key: bound for key, (_, bound) in numerics.BOUNDS.items()}
 MEASURED = {"ratios": KEPT, "bounds": KEPT, "unbiased": {"thc": {"inside": True}}}
@@ -116,3 +116,35 @@ def test_a_chunk_of_the_captured_models_is_below_blocks(tmp_path):
 def test_headers_are_of_frames():
     assert sparse_models.on_the_wire(8192, 1) == 8192 + 2 * 62 + 20
     assert sparse_models.on_the_wire(100, 3) == 100 + 3 * 82
+
+
+LHC = {"keys": {"lhc_trials": 2000, "lhc_repairs": 200, "lhc_inexact": 0}, "exactness": {"adversarial": 50}}
+
+
+@pytest.mark.parametrize(("key", "value"), [("lhc_trials", 1999), ("lhc_repairs", 199), ("lhc_inexact", 1)])
+def test_a_missed_bound_of_lhc_fails(key, value, tmp_path, capsys):
+    assert lhc_report.missed(LHC) == []
+    keys = LHC["keys"] | {key: value}
+    said = lhc_report.missed(LHC | {"keys": keys})
+    assert len(said) == 1 and said[0].startswith(f"{key} is {value}")
+    code, summary = summary_of(MEASURED | {"lossless": {"keys": keys, "missed": said}}, tmp_path)
+    assert code == 1 and said[0] in capsys.readouterr().out
+    assert summary[key] == value
+    assert len(lhc_report.missed(LHC | {"exactness": {"adversarial": 49}})) == 1
+
+
+def test_recovery_has_a_threshold():
+    """By the hash of docs/lhc.md nearly all peels below a load of 0.82 and little above; by the paper's it does not."""
+    assert lhc.threshold() == pytest.approx(0.8185, abs=1e-4)
+    ours = dict(zip(lhc.LOADS, lhc.by_load(1 << 17, "independent", 0.2, 2)["unpeeled"], strict=True))
+    theirs = dict(
+        zip(lhc.LOADS, lhc.by_load_of_paper(1 << 17, "independent", 0.2, 1)["unpeeled"], strict=True)
+    )
+    assert ours[0.77] < 0.01 < 0.4 < ours[0.85]
+    assert theirs[0.77] > 0.05
+
+
+def test_a_tensor_that_ranks_add_to_in_turn_is_exact():
+    for kind in ("shared", "independent"):
+        found = lhc.Tensor(100_003, 0.2, 3, kind).trial(lambda _: None)
+        assert found["inexact"] == 0 and 0.1 < found["density"] < 0.3

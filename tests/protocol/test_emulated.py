@@ -98,3 +98,26 @@ def test_rounds_of_one_chunk_through_the_core(make_rack, options):
     reduced = lockstep.reduce_chunk(ranks, [x.astype(np.float32) for x in grads], combined_by=combined)
     assert done == ["or_u32", "or_u32", ranks[0].ops[1]]
     assert {one.encoding for one in reduced.outcomes} == {"bitmap"}
+
+
+@pytest.mark.parametrize(
+    "options", [codecs.Lhc(), codecs.Lhc(permille=700), codecs.Lhc(expected=0.05)], ids=str
+)
+def test_lhc_through_the_core_is_fixed32(make_rack, options):
+    """Index and sketch, with what does not peel behind the sketch or, where sizes are fixed, in a third round."""
+    ranks = [options.build(rank, 3, seed=7) for rank in range(3)]
+    chosen = [np.random.default_rng(rank).random(ELEMS) < 0.05 for rank in range(3)]
+    grads = [np.where(own, x, 0).astype(np.float32) for own, x in zip(chosen, gradients(3), strict=True)]
+    rack = make_rack(world=3, packets=ELEMS * 4 // 256 + 1, ops=[wire.OPS[op] for op in ranks[0].ops])
+    done = []
+
+    def combined(op, encoded):
+        done.append(op)
+        return through(rack, len(done) - 1, 1 + ranks[0].ops.index(op), op, encoded)
+
+    reduced = lockstep.reduce_chunk(ranks, grads, combined_by=combined)
+    repaired = options != codecs.Lhc()
+    assert done == ["or_u32", "sum_i32", *(["sum_i32"] if options.expected else [])]
+    assert {one.encoding for one in reduced.outcomes} == {"sketch and repair" if repaired else "sketch"}
+    dense = lockstep.reduce_chunk([codecs.Fixed32(3)] * 3, grads)
+    assert all(got.tobytes() == dense.values[0].tobytes() for got in reduced.values)

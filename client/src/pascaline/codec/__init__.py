@@ -29,6 +29,7 @@ from pascaline.codec.fixed32 import Fixed32
 from pascaline.codec.measure import CodecStats, Measure
 from pascaline.codec.options import (
     NAMES,
+    Lhc,
     Options,
     Plain,
     Sparse,
@@ -63,6 +64,7 @@ __all__ = [
     "Fixed32",
     "Floats",
     "Half",
+    "Lhc",
     "Measure",
     "OneRound",
     "Options",

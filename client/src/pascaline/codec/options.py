@@ -14,6 +14,9 @@ from typing import Any, Protocol, runtime_checkable
 from pascaline.codec.base import Codec
 from pascaline.codec.dense import SUM_F32, Half
 from pascaline.codec.fixed32 import Fixed32
+from pascaline.codec.lhc import PERMILLE
+from pascaline.codec.lhc import Params as LhcParams
+from pascaline.codec.lhc.codec import LhcCodec
 from pascaline.codec.sparse import Share, SparseCodec
 from pascaline.codec.sparse import Threshold as ByThreshold
 from pascaline.codec.sparse.codec import Values
@@ -185,6 +188,30 @@ class Thc:
         return ThcCodec(self.name, self.params(world_size, seed), rank)
 
 
+@dataclass(frozen=True)
+class Lhc:
+    """lhc (docs/lhc.md): `permille` buckets for 1000 elements that are not 0 on some rank.
+
+    With `expected`, the share of such elements, sketches are sized for that and do not wait for the index; what does
+    not fit travels in a further message.
+    """
+
+    permille: int = PERMILLE
+    expected: float | None = None
+    name: str = field(default="lhc", init=False)
+    error_feedback: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        if self.expected is not None and not 0 < self.expected <= 1:
+            raise ConfigurationError(
+                f"lhc expects a share of elements above 0 and up to 1, not {self.expected}"
+            )
+
+    def build(self, rank: int, world_size: int, seed: int) -> Codec:
+        """Alike on every rank."""
+        return LhcCodec(world_size, LhcParams(seed, self.permille), self.expected)
+
+
 _BY_NAME: dict[str, Callable[[], Options]] = {
     "f32": lambda: Plain("f32"),
     "f16": lambda: Plain("f16"),
@@ -193,6 +220,7 @@ _BY_NAME: dict[str, Callable[[], Options]] = {
     **{name: partial(Thc, name=name) for name in settings.NAMES},
     "sparse": Sparse,
     "topk": TopK,
+    "lhc": Lhc,
 }
 NAMES = tuple(_BY_NAME)
 

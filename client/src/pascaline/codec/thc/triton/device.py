@@ -9,7 +9,7 @@ import triton.language as tl
 
 
 @triton.jit
-def _philox(q, chunk, sequence, stream, key_low, key_high):
+def philox(q, chunk, sequence, stream, key_low, key_high):
     """Four words for each q, uint32; docs/thc.md, "Random numbers"."""
     c0 = q.to(tl.uint32)
     c1 = tl.zeros_like(c0) + chunk.to(tl.uint32)
@@ -38,7 +38,7 @@ def _signs(first, chunk, sequence, key_low, key_high, SIZE: tl.constexpr):
     """1 where a coordinate is negated, uint32 (SIZE,); one state for 128 coordinates."""
     GROUPS: tl.constexpr = (SIZE + 127) // 128
     q = first // 128 + tl.arange(0, GROUPS)
-    w0, w1, w2, w3 = _philox(q, chunk, sequence, first * 0, key_low, key_high)
+    w0, w1, w2, w3 = philox(q, chunk, sequence, first * 0, key_low, key_high)
     if SIZE < 128:
         words = tl.join(w0, w1)
     else:
@@ -52,7 +52,7 @@ def halves(first, chunk, sequence, stream, key_low, key_high, SIZE: tl.constexpr
     """16 random bits for each coordinate, uint32 (SIZE,); 16 states for 128 coordinates."""
     GROUPS: tl.constexpr = (SIZE + 127) // 128
     q = 16 * (first // 128 + tl.arange(0, GROUPS)[:, None]) + tl.arange(0, 16)[None, :]
-    w0, w1, w2, w3 = _philox(q, chunk, sequence, stream, key_low, key_high)
+    w0, w1, w2, w3 = philox(q, chunk, sequence, stream, key_low, key_high)
     words = tl.join(tl.join(w0, w2), tl.join(w1, w3))  # (group, state, word / 2, word mod 2)
     if SIZE < 128:
         halves = tl.permute(words & 0xFFFF, (0, 2, 3, 1))

@@ -1,0 +1,98 @@
+"""What `make numerics` keeps of lhc's measurements: keys, bounds, docs/lhc.json and the plot; and the long target,
+`python -m tests.numerics.lhc_report`, which adds its own to that file.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib import pyplot as plt
+
+from . import lhc
+from .lhc import Progress
+
+Data = dict[str, Any]
+ROOT = Path(__file__).parents[2]
+BOUNDS = {"lhc_trials": 2000, "lhc_repairs": 200, "lhc_inexact": 0}
+"""At least so many; but inexact, at most."""
+ADVERSARIAL = 50
+
+
+def measured(progress: Progress) -> Data:
+    """Everything but the long target's."""
+    exactness = lhc.exactness(progress)
+    return {
+        "keys": {f"lhc_{key}": exactness[key] for key in ("trials", "repairs", "inexact")},
+        "exactness": exactness,
+        "recovery": lhc.recovery(lhc.SIZES, 10, progress),
+        "loads": list(lhc.LOADS),
+        "curves": lhc.curves(progress),
+        "threshold": round(lhc.threshold(), 4),
+    }
+
+
+def missed(data: Data) -> list[str]:
+    """A sentence for each bound that is not kept."""
+    keys = data["keys"]
+    said = [
+        f"{key} is {keys[key]}, below {least}"
+        for key, least in BOUNDS.items()
+        if key != "lhc_inexact" and keys[key] < least
+    ]
+    if keys["lhc_inexact"] > BOUNDS["lhc_inexact"]:
+        said.append(f"lhc_inexact is {keys['lhc_inexact']}: that many sums were not the dense ones")
+    if data["exactness"]["adversarial"] < ADVERSARIAL:
+        said.append(f"lhc has had {data['exactness']['adversarial']} adversarial trials, below {ADVERSARIAL}")
+    return said
+
+
+def write(data: Data, folder: Path) -> None:
+    """docs/lhc.json, with what the long target has left there, and the plot."""
+    path = folder / "lhc.json"
+    known: Data = json.loads(path.read_text()) if path.exists() else {}
+    kept = {key: known[key] for key in ("long", "long recovery") if key in known}
+    path.write_text(json.dumps(data | kept, indent=1) + "\n")
+    _plot(data, folder / "lhc-recovery.svg")
+
+
+def _plot(data: Data, path: Path) -> None:
+    plt.switch_backend("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "pascaline"  # the same data give the same file
+    figure, axes = plt.subplots(1, 2, figsize=(12, 4.5), layout="constrained")
+    for name, curve in data["curves"].items():
+        style = "--" if "paper" in name else "-"
+        axes[0].plot(data["loads"], curve["whole"], style, marker="o", markersize=3, label=name)
+        axes[1].plot(data["loads"], curve["unpeeled"], style, marker="o", markersize=3, label=name)
+    for axis in axes:
+        axis.axvline(1 / 1.3, color="grey", linewidth=0.8)
+        axis.axvline(data["threshold"], color="grey", linewidth=0.8, linestyle=":")
+        axis.set(xlabel="load: elements of the union for each bucket")
+    axes[0].set(title="share of hashes by which all peels")
+    axes[1].set(title="mean share of elements that do not peel", yscale="symlog")
+    axes[1].set_yscale("symlog", linthresh=1e-6)
+    axes[0].legend(fontsize=8)
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+
+
+def main() -> int:
+    """The long target."""
+    path = ROOT / "docs" / "lhc.json"
+
+    def progress(line: str) -> None:
+        print(line, flush=True)
+
+    recovery = lhc.recovery(lhc.LONG_SIZES, 4, progress)
+    trials = lhc.long_trials(progress)
+    known: Data = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(known | {"long recovery": recovery, "long": trials}, indent=1) + "\n")
+    print(json.dumps(trials, indent=1))
+    return 1 if any(one["inexact"] for one in trials) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
