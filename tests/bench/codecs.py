@@ -23,7 +23,6 @@ import torch
 from pascaline.codec.thc import Params, kernels, setting
 from tests.bench.figures import commit, machine, spread
 
-
 from . import lhc, sparse
 
 ELEMS = 64 << 20

@@ -21,7 +21,6 @@ C_ROOMS: dict[str, set[str]] = {
     "bench": {"contract", "roce", "qp", "arith", "agg", "core", "stats", "io"},
     "sim": {"contract", "roce", "qp", "agg", "core"},  # a rack around the core: nobody includes it
     "fuzz": {"contract", "roce", "qp", "arith", "agg", "core"},
-    "bench": {"contract", "roce", "arith"},
     # every room but io; of ctl identity and spec alone
     "tests": {"contract", "roce", "qp", "arith", "agg", "core", "memory", "stats", "ctl"},
 }
