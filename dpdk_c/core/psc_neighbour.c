@@ -142,7 +142,7 @@ static void ask(struct psc_lane *lane, struct psc_neighbour *neighbour, struct p
         return; /* the next sweep */
     uint32_t bytes = psc_neighbour_request(&lane->config.local, &neighbour->ip, answer->data);
     if (bytes > 0) /* 0: of another family than ours; nobody could answer */
-        psc_answer_emit(lane, answer, bytes, out);
+        psc_answer_emit(answer, bytes, out);
     neighbour->asked++;
     neighbour->asked_ns = lane->now_ns;
 }

@@ -208,7 +208,6 @@ static void send_packet(struct psc_lane *lane, struct psc_qp *qp, const struct p
                                : result_piece(qp->pool, qp, (uint32_t)sending->message->tag, sending->index);
 
     build_emit(qp, sending, &piece, emit);
-    psc_count_emit(lane, emit);
     if (sending->again)
         PSC_COUNT(lane->stats->retransmitted_packets, 1);
     else if (!probe && qp->job->spec.stats)
