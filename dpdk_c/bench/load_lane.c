@@ -40,15 +40,20 @@ static bool make_rings(struct load_error *error)
 static bool start_lane(const struct psc_io_config *config, struct psc_io_error *error)
 {
     struct psc_io_lane *lane = &beside.lanes[0];
+    struct psc_io_port *port = &beside.ports[0];
 
     beside.event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     beside.lane_count = beside.port_count = 1;
     lane->stats = &lane_stats;
-    lane->port = &beside.ports[0];
+    lane->port = port;
     lane->lcore = 1;
     lane->event_fd = beside.event_fd;
-    if (!psc_io_port_open(&beside.ports[0], config, 0, error) || !psc_io_lane_init(lane, 0, config, error) ||
-        !psc_io_port_start(&beside.ports[0], lane->rx_mempool, lane->socket, error) ||
+    if (!psc_io_port_open(port, config, 0, error))
+        return false;
+    port->lanes[0] = port->host = lane;
+    port->lane_count = 1;
+    if (!psc_io_port_plan(port, config, 0, error) || !psc_io_lane_init(lane, 0, config, error) ||
+        !psc_io_lane_make_receive(lane, 0, config, error) || !psc_io_port_start(port, config, 0, error) ||
         !psc_io_lane_init_tx(lane, 0, config, error))
         return false;
     rte_eal_remote_launch(psc_io_lane_main, lane, lane->lcore);
@@ -65,11 +70,11 @@ static struct psc_io_config lane_config(const struct load *load)
                                   .ports = {{.devargs = "net_ring_lane",
                                              .pci = true,
                                              .rx_ring_packets = RING_FRAMES,
-                                             .tx_ring_packets = RING_FRAMES}},
+                                             .tx_ring_packets = RING_FRAMES,
+                                             .dispatcher_core = PSC_IO_NO_CORE}},
                                   .lane_count = 1,
-                                  .lane = {.local.ip = load->peer,
-                                           .prefix_bits = 24,
-                                           .dscp = 26,
+                                  .lanes = {{.ip = load->peer, .prefix_bits = 24}},
+                                  .lane = {.dscp = 26,
                                            .max_unacked_packets = (uint16_t)ours->max_unacked_packets,
                                            .retransmit_ns = ours->retransmit_ns,
                                            .retries = (uint8_t)ours->retries,
