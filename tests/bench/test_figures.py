@@ -12,8 +12,11 @@ from tests.bench.load import DROPS, EXPANSION, OPS, UNIT_BYTES, Wishes, lengths
 
 
 def test_a_lane_s_cost_on_a_wire_is_over_the_sum_of_lane_and_driver() -> None:
-    found = {"rings": {"ns": 300.0}, "testpmd_memif": {"ns": 100.0}, "memif": {"ns": 480.0}}
-    assert wire.over_sum(found, "memif") == 1.2
+    costs = {"rings": 300.0, "memif": 480.0, "testpmd_memif": 50.0, "rings_after_memif": 400.0}
+    costs |= {"af_packet": 2400.0, "testpmd_af_packet": 500.0, "rings_after_af_packet": 600.0}
+    found = {name: {"ns": ns} for name, ns in costs.items()}
+    assert wire.over_sum(found, "memif") == 480 / (350 + 50)
+    assert wire.over_sum(found, "af_packet") == 2400 / (500 + 500)
 
 
 def test_keys_of_the_summary_stay_beside_others_and_each_names_its_commit(

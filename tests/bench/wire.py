@@ -215,14 +215,17 @@ def repetition(seconds: float) -> dict[str, dict[str, float]]:
                 ends = rack.ends(wire, folder, RING_LOG2)
                 found[wire] = on_wire(rack, ends, folder, seconds)
                 found[f"testpmd_{wire}"] = forwarded(rack, ends, seconds)
+                found[f"rings_after_{wire}"] = on_rings(seconds)
         finally:
             rack.close()
     return found
 
 
 def over_sum(found: dict[str, dict[str, float]], wire: str) -> float:
-    """A lane's packet on this wire, over that on rings and testpmd's on the wire."""
-    return found[wire]["ns"] / (found["rings"]["ns"] + found[f"testpmd_{wire}"]["ns"])
+    """A lane's packet on this wire, over that on rings, just before and after it, and testpmd's on the wire."""
+    before = "rings" if wire == "memif" else "rings_after_memif"
+    rings_ns = (found[before]["ns"] + found[f"rings_after_{wire}"]["ns"]) / 2
+    return found[wire]["ns"] / (rings_ns + found[f"testpmd_{wire}"]["ns"])
 
 
 def main() -> int:
