@@ -57,7 +57,9 @@ def summary(figures: dict[str, Any]) -> dict[str, float]:
         "two_lanes_over_one": figures["two_lanes_over_one"]["median"],
         "two_lanes_over_memcpy_scaling": figures["two_lanes_over_memcpy_scaling"]["median"],
         "dispatch_ns_per_frame": figures["dispatch_ns_per_frame"]["median"],
-        "quiet_p99_beside_over_alone": round(latency["quiet_beside"]["p99"] / latency["quiet_alone"]["p99"], 2),
+        "quiet_p99_beside_over_alone": round(
+            latency["quiet_beside"]["p99"] / latency["quiet_alone"]["p99"], 2
+        ),
     }
 
 

@@ -46,6 +46,36 @@ def every_codec(_rank: int, _world_size: int, names: list[Any]) -> dict[str, Any
     return results
 
 
+def over_lanes(_rank: int, _world_size: int, names: list[str]) -> dict[str, list[Any]]:
+    """By codec: sums over one lane and over three."""
+    results: dict[str, list[Any]] = {name: [] for name in names}
+    for name in names:
+        for lanes in (1, 3):
+            options: dict[str, Any] = {
+                "codec": name,
+                "chunk_bytes": SLOT,
+                "random_seed": SEED,
+                "lanes": lanes,
+            }
+            with pascaline.Session(link="emulated", **options) as session:
+                assert [pool["class"] for pool in session.stats()["pools"]] == ["data"] * lanes + ["small"]
+                tensors = [
+                    gradient(session.rank, step, elems) for step, elems in enumerate((ELEMS, 3, ELEMS))
+                ]
+                for work in [session.all_reduce(tensor, async_op=True) for tensor in tensors]:
+                    work.wait()
+                results[name].append([tensor.numpy() for tensor in tensors])
+    return results
+
+
+def test_any_number_of_lanes_gives_the_same_bits(tmp_path: Path) -> None:
+    names = ["f32", "fixed32", "thc", "thc-paper"]
+    for results in run_ranks(tmp_path / "store", 2, over_lanes, names):
+        for name in names:
+            one, three = results[name]
+            assert [a.tobytes() for a in one] == [b.tobytes() for b in three], name
+
+
 BOUNDS = {
     "f32": 1e-12,
     "fixed32": 1e-12,

@@ -30,13 +30,14 @@ address = "{data_address}/{prefix_bits}"
 
 [[port]]
 device = "--vdev=net_af_packet0,iface={interface},framesz=8192,blocksz=131072,framecnt=512,qdisc_bypass=1"
+{dispatcher}
 
 [memory]
 huge_pages = false
-memory_mib = 128
+memory_mib = {memory_mib}
 
 [lanes]
-cores = [1]
+cores = {cores}
 idle_sleep_us = 50  # lane and workers share two CPUs
 
 [limits]
@@ -63,6 +64,7 @@ class Appliance:
     address = ADDRESS
     data_address, prefix_bits = DATA_ADDRESS, 24
     interface = "app0"
+    lanes = 1
     progress_s, deadline_s = 10.0, 25.0
     ping_timeout_s = 60.0
     retransmit_exponent = 17
@@ -96,6 +98,9 @@ class Appliance:
             data_address=self.data_address,
             prefix_bits=self.prefix_bits,
             interface=self.interface,
+            cores=[1] * self.lanes,
+            dispatcher="dispatcher_core = 1" if self.lanes > 1 else "",
+            memory_mib=128 * self.lanes,
             port=self.address.rpartition(":")[2],
             progress_s=self.progress_s,
             deadline_s=self.deadline_s,
