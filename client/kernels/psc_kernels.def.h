@@ -103,6 +103,7 @@ uint64_t psc_lhc_scratch_bytes(uint64_t elems, uint32_t rows);
 uint64_t psc_lhc_check(const struct psc_lhc_hash *hash, const uint32_t *all, uint64_t elems,
                        uint32_t *unpeeled, void *scratch);
 
-/* As check; each element that peels becomes its integer * first * rest, all others 0. The table is used up. */
+/* As check; each element that peels becomes its integer * first * rest, all others 0. The table is used up.
+ */
 uint64_t psc_lhc_peel(const struct psc_lhc_hash *hash, const uint32_t *all, uint64_t elems, int32_t *table,
                       float first, float rest, float *values, uint32_t *unpeeled, void *scratch);
