@@ -63,9 +63,10 @@ def contribution(op: int, rng: np.random.Generator, length: int) -> bytes:
     Of a stream: `length` / 4 elements, of which from sub-block to sub-block more or fewer are there.
     """
     if op in STREAMS:
-        density = np.repeat(rng.choice([0, 0.01, 0.2, 0.99, 1], length), streams.SUB_BLOCK)[: length // 4]
-        values = rng.integers(-1000, 1000, length // 4).astype(STREAMS[op])
-        return streams.encode(rng.random(length // 4) < density, values)
+        elements = length // 4
+        of_sub_block = rng.choice([0, 0.01, 0.2, 0.99, 1], -(-elements // streams.SUB_BLOCK))
+        there = rng.random(elements) < np.repeat(of_sub_block, streams.SUB_BLOCK)[:elements]
+        return streams.encode(there, rng.integers(-1000, 1000, elements).astype(STREAMS[op]))
     if op in (lib.PSC_OP_SUM_F32, lib.PSC_OP_MAX_F32):
         return rng.integers(-1000, 1000, length // 4).astype(np.float32).tobytes()
     if op == lib.PSC_OP_SUM_F16:
