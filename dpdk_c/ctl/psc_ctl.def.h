@@ -4,12 +4,15 @@
  * includes psc_ctl.h. All functions are called by one thread, the control thread; none of them blocks on a
  * lane. Codes are enum psc_ctl_code; Python has one function that turns them into exceptions. */
 
-#define PSC_CTL_VERSION    4
+#define PSC_CTL_VERSION    5
 #define PSC_CTL_MAX_PORTS  4
 #define PSC_CTL_MAX_LANES  16
 #define PSC_CTL_MAX_POOLS  8
 #define PSC_CTL_MAX_OPS    15
 #define PSC_CTL_TEXT_BYTES 512
+
+/* Memory that each rank adds to each pool of a job that has an op with sub-blocks. */
+#define PSC_CTL_SUB_BLOCK_RANK_BYTES 320
 
 enum psc_ctl_code {
     PSC_CTL_OK = 0,

@@ -159,8 +159,8 @@ class Control:
         self._open(rack)
         self.join = {
             "type": "join",
-            "control_version": 3,
-            "wire_version": 2,
+            "control_version": 4,
+            "wire_version": 3,
             "job": "test",
             "restart_count": 0,
             "rank": rank,

@@ -54,7 +54,7 @@ POOL_CONNECT = {
 FROM_WORKER: list[dict[str, Any]] = [
     {
         "type": "join",
-        "control_version": 3,
+        "control_version": 4,
         "wire_version": 2,
         "job": "digits@host-1:4/run_2",
         "restart_count": 0,

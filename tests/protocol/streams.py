@@ -1,4 +1,4 @@
-"""Streams of sub-blocks as docs/expand-sum.md has them, by numpy and from that page's words: nothing of the core is asked.
+"""Streams of sub-blocks as docs/expand-sum.md has them, by numpy and from that page's words alone.
 
 `encode` makes one, `decode` takes a whole one apart, and `fault_of` says what is the matter with the beginning of one.
 """

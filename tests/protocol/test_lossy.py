@@ -132,7 +132,7 @@ def start_psn(rnd: random.Random) -> int:
 
 
 def draw_round(job: Job, rnd: random.Random) -> tuple[int, int]:
-    """An op and a contribution's length: a unit, a slot full, or between. Where there is room, a third of them expand."""
+    """An op and a contribution's length: a unit, a slot full, or between. A third expand, if there is room."""
     longest = {op: ops.longest(op, job.chunk_bytes) // ops.UNIT[op] for op in ops.ALL_OPS}
     expanding = [op for op, units in longest.items() if ops.EXPANSION[op] > 1 and units > 0]
     plain = [lib.PSC_OP_SUM_I32, lib.PSC_OP_OR_U32]

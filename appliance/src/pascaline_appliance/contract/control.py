@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-CONTROL_VERSION = 3
+CONTROL_VERSION = 4
 MAX_MESSAGE_BYTES = 65536
 DEFAULT_PORT = 4790
 
@@ -37,6 +37,8 @@ Op = Literal[
     "lut2_u16",
     "lut8_u16",
     "or_u32",
+    "expand_sum_i32",
+    "expand_sum_f32",
 ]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 PoolClass = Literal["data", "small"]
