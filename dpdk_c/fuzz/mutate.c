@@ -79,7 +79,8 @@ static void put_stream(uint8_t *payload, uint32_t payload_bytes, uint32_t length
     for (uint32_t i = 0; i < words[1] && i < elements; i++) /* every third element, and round again */
         words[2 + (3 * i) % elements / 32] |= 1u << (3 * i) % elements % 32;
     if (next_random(state) % 4 == 0)
-        words[next_random(state) % (2 + bitmap)] ^= 1u << next_random(state) % 32;
+        words[next_random(state) % (next_random(state) % 2 ? 2 : 2 + bitmap)] ^= 1u
+                                                                                 << next_random(state) % 32;
     memcpy(payload, words, payload_bytes);
 }
 
