@@ -189,6 +189,10 @@ format: setup ## Format C and Python
 bench-codecs: build ## thc's C kernels against one memcpy of 256 MiB, one thread; figures in build/bench/codecs.json
 	@$(BIN)/python -m tests.bench.codecs --out $(BUILD)/bench/codecs.json
 
+.PHONY: bench-lane
+bench-lane: build ## One lane on rings, fed on its own core: against memcpy, by op, ranks, MTU and window; build/bench/lane.json
+	@$(BIN)/python -m tests.bench.lane
+
 # ---- The demonstration ----
 
 .PHONY: demo

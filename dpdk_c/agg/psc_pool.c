@@ -40,7 +40,8 @@ size_t psc_pool_memory_bytes(const struct psc_pool_shape *shape)
     size_t slots = 2 * (size_t)shape->window;
 
     return aligned(slots * sizeof(struct psc_slot)) +
-           slots * (aligned(shape->chunk_bytes) + aligned(packets_per_slot(shape))) + readers_bytes(shape);
+           slots * (aligned(shape->chunk_bytes) + 2 * aligned(packets_per_slot(shape))) +
+           readers_bytes(shape);
 }
 
 void psc_pool_init(struct psc_pool *pool, const struct psc_pool_shape *shape, void *memory)
@@ -53,6 +54,8 @@ void psc_pool_init(struct psc_pool *pool, const struct psc_pool_shape *shape, vo
         pool->slots[i].accumulator = free_memory;
         free_memory += aligned(shape->chunk_bytes);
         pool->slots[i].arrived = free_memory;
+        free_memory += aligned(packets_per_slot(shape));
+        pool->slots[i].waiting = memset(free_memory, 0, packets_per_slot(shape));
         free_memory += aligned(packets_per_slot(shape));
     }
     if (shape->sub_blocks)
@@ -132,6 +135,7 @@ bool psc_pool_begin(struct psc_pool *pool, uint32_t rank, enum psc_op op, uint32
     memset(slot->arrived, 0, packets_of(pool, length_bytes));
     *slot = (struct psc_slot){.accumulator = slot->accumulator,
                               .arrived = slot->arrived,
+                              .waiting = slot->waiting,
                               .contributors = rank_bit,
                               .round = round,
                               .op = op,
@@ -154,25 +158,66 @@ static const uint8_t *table_of(const struct psc_pool *pool, enum psc_op op)
     return psc_op_form(op)->table_entries > 0 ? pool->shape.tables[op] : NULL;
 }
 
+/* All ranks cut a message alike (one MTU, one length), so a range has its first packets or it has others: the
+ * slot needs no clearing. */
+static void add_waiting(struct psc_pool *pool, struct psc_addition *addition)
+{
+    const struct psc_slot *slot = addition->slot;
+    const struct psc_op_row *row = &psc_op_rows()[slot->op];
+    size_t packet_bytes = (size_t)pool->shape.packet_bytes * psc_op_form(slot->op)->expansion;
+    psc_combine_many_fn *add = addition->first ? row->first_many : row->combine_many;
+
+    add(slot->accumulator + addition->packet * packet_bytes, addition->values, addition->count,
+        addition->units, table_of(pool, slot->op));
+    slot->waiting[addition->packet] = 0;
+    const struct psc_addition *last = &pool->waiting[--pool->waiting_count];
+    if (addition != last) {
+        *addition = *last;
+        addition->slot->waiting[addition->packet] = (uint8_t)(addition - pool->waiting + 1);
+    }
+}
+
+void psc_pool_settle(struct psc_pool *pool)
+{
+    while (pool->waiting_count > 0)
+        add_waiting(pool, &pool->waiting[pool->waiting_count - 1]);
+}
+
+/* What waits for this range; opened if nothing does. */
+static struct psc_addition *waiting_for(struct psc_pool *pool, struct psc_slot *slot, uint32_t packet)
+{
+    if (slot->waiting[packet] > 0)
+        return &pool->waiting[slot->waiting[packet] - 1];
+    if (pool->waiting_count == PSC_POOL_WAITING)
+        psc_pool_settle(pool);
+    struct psc_addition *addition = &pool->waiting[pool->waiting_count++];
+    slot->waiting[packet] = (uint8_t)pool->waiting_count;
+    addition->slot = slot;
+    addition->packet = packet;
+    addition->count = 0;
+    addition->first = slot->arrived[packet] == 0;
+    return addition;
+}
+
 void psc_pool_add(struct psc_pool *pool, uint32_t rank, uint32_t offset_bytes, const void *payload,
                   uint32_t payload_bytes)
 {
     struct psc_slot *slot = current_slot(pool, rank);
-    const struct psc_op_row *row = &psc_op_rows()[slot->op];
     const struct psc_op_form *form = psc_op_form(slot->op);
     uint32_t packet = offset_bytes / pool->shape.packet_bytes;
-    uint8_t *accumulator = slot->accumulator + (size_t)offset_bytes * form->expansion;
-    uint32_t units = payload_bytes / form->unit_bytes;
+    struct psc_addition *addition = waiting_for(pool, slot, packet);
 
-    /* All ranks cut a message alike (one MTU, one length), so a packet is the first of its range or it is
-     * not: the slot needs no clearing. */
-    psc_combine_fn *add = slot->arrived[packet] == 0 ? row->first : row->combine;
-    add(accumulator, payload, units, table_of(pool, slot->op));
+    addition->units = payload_bytes / form->unit_bytes;
+    addition->values[addition->count++] = payload;
     /* Each rank's packets come in order, so the packet that has all ranks is the next one to be summed. */
-    if (++slot->arrived[packet] == pool->shape.world_size)
+    if (++slot->arrived[packet] == pool->shape.world_size) {
+        add_waiting(pool, addition);
         slot->summed_packets = offset_bytes + payload_bytes == slot->length_bytes
                                    ? slot->packets
                                    : (packet + 1) * form->expansion;
+    } else if (addition->count == PSC_COMBINE_MAX) {
+        add_waiting(pool, addition);
+    }
 }
 
 bool psc_pool_read(struct psc_pool *pool, uint32_t rank, const void *payload, uint32_t payload_bytes,

@@ -44,8 +44,9 @@ struct psc_pool_shape {
  * long the result is, and that is known when its last sub-block is packed. */
 struct psc_slot {
     uint8_t *accumulator;
-    uint8_t *arrived;      /* per packet of a contribution, or per sub-block: number of ranks that are in the
-                              accumulator */
+    uint8_t *arrived; /* per packet of a contribution: ranks that are in the accumulator or wait for it; per
+                         sub-block: ranks that have passed it */
+    uint8_t *waiting; /* per packet of a contribution: 1 + its place in the pool's `waiting`, 0: none is */
     uint64_t contributors; /* bit per rank that has begun. A complete round has all of them today; a partial
                               result would say here whose it is */
     uint32_t round;
@@ -66,12 +67,27 @@ struct psc_ledger_row {
     uint32_t acknowledged_rounds; /* leading results that the rank is known to have */
 };
 
+/* Packets of one range of a slot that are to be added in one pass: an accumulator is loaded and stored once,
+ * not once for each. They wait for no other: a range that all ranks have contributed is added at once, the
+ * rest before their frames are given back (psc_pool_settle). */
+struct psc_addition {
+    struct psc_slot *slot;
+    uint32_t packet; /* of the contribution */
+    uint32_t units;  /* of each value */
+    uint32_t count;
+    bool first; /* nothing is in the accumulator yet */
+    const void *values[PSC_COMBINE_MAX];
+};
+#define PSC_POOL_WAITING 64u
+
 struct psc_pool {
     struct psc_pool_shape shape;
     uint32_t completed_rounds;
     struct psc_ledger_row ledger[PSC_MAX_RANKS];
     struct psc_slot *slots;            /* 2W; round r lives in slot r mod 2W */
     struct psc_expand_reader *readers; /* by rank; NULL: no op of the job has sub-blocks */
+    uint32_t waiting_count;
+    struct psc_addition waiting[PSC_POOL_WAITING];
 };
 
 /* Memory that a pool of this shape needs behind psc_pool_init: zeroed, 64-byte aligned. */
@@ -100,9 +116,11 @@ bool psc_pool_begin(struct psc_pool *pool, uint32_t rank, enum psc_op op, uint32
 /* ---- The contribution in progress: the rank's last begun round. ---- */
 
 /* Adds one packet's payload, whole units of it, at `offset_bytes` of the contribution, a multiple of
- * packet_bytes. Called once per rank and packet, in order. */
+ * packet_bytes. Called once per rank and packet, in order. The payload is borrowed until psc_pool_settle. */
 void psc_pool_add(struct psc_pool *pool, uint32_t rank, uint32_t offset_bytes, const void *payload,
                   uint32_t payload_bytes);
+/* Adds what waits. Due before a frame of the burst is given back. */
+void psc_pool_settle(struct psc_pool *pool);
 /* The same for an op with sub-blocks, whose payload says what it is. False: not what its op calls for; the
  * round can only be void now. */
 bool psc_pool_read(struct psc_pool *pool, uint32_t rank, const void *payload, uint32_t payload_bytes,

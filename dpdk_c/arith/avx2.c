@@ -1,6 +1,5 @@
-/* The AVX2 variant: the same loops for wider registers, and two of its own: F16C widens 8 binary16 at a time,
- * and a shuffle looks 32 indices up at a time, since a table of 16 entries fits a register. Step of the
- * story: "slot added". */
+/* The AVX2 variant: 32 bytes are a vector, F16C widens 8 binary16 at a time, and a table of up to 16 entries
+ * is in a register. Step of the story: "slot added". */
 #include <immintrin.h>
 #include <string.h>
 
@@ -14,125 +13,168 @@
 #pragma GCC target("avx2,f16c")
 #endif
 
-#define PSC_VARIANT_WIDENS_F16
-#define PSC_VARIANT_LOOKS_UP
+#define VEC_BYTES 32
+typedef __m256i vec;
 
-static inline __m256i load(const void *from)
+static inline vec load(const void *from)
 {
     return _mm256_loadu_si256(from);
 }
 
-/* ---- binary16. A unit is two of them: what does not fill a register is widened in one of its own. ---- */
-
-static inline __m256 widen_8(const void *value, uint32_t i)
+static inline void store(void *to, vec vector)
 {
-    return _mm256_cvtph_ps(_mm_loadu_si128((const void *)((const char *)value + (size_t)2 * i)));
+    _mm256_storeu_si256(to, vector);
 }
 
-/* The last n < 8, the others zero. */
-static inline void widen_rest(const void *value, uint32_t i, uint32_t n, float *rest)
+/* As many elements of 4 bytes as `elems` < 8 says; the others are neither read nor written, and zero. */
+static inline vec mask_of(uint32_t elems)
 {
-    uint16_t halves[8] = {0};
-
-    memcpy(halves, (const char *)value + (size_t)2 * i, (size_t)2 * n);
-    _mm256_storeu_ps(rest, widen_8(halves, 0));
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)elems), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
-static void sum_f16(void *restrict accumulator, const void *restrict value, uint32_t units,
-                    const uint8_t *table)
+static inline vec load_part(const void *from, uint32_t elems)
 {
-    float *sum = accumulator, rest[8];
-    uint32_t i = 0, elems = 2 * units;
-
-    (void)table;
-    for (; i + 8 <= elems; i += 8)
-        _mm256_storeu_ps(sum + i, _mm256_add_ps(_mm256_loadu_ps(sum + i), widen_8(value, i)));
-    widen_rest(value, i, elems - i, rest);
-    for (uint32_t k = 0; i < elems; i++, k++)
-        sum[i] += rest[k];
+    return _mm256_maskload_epi32(from, mask_of(elems));
 }
 
-static void first_f16(void *restrict accumulator, const void *restrict value, uint32_t units,
-                      const uint8_t *table)
+static inline void store_part(void *to, uint32_t elems, vec vector)
 {
-    float *sum = accumulator, rest[8];
-    uint32_t i = 0, elems = 2 * units;
-
-    (void)table;
-    for (; i + 8 <= elems; i += 8)
-        _mm256_storeu_ps(sum + i, widen_8(value, i));
-    widen_rest(value, i, elems - i, rest);
-    memcpy(sum + i, rest, (size_t)4 * (elems - i));
+    _mm256_maskstore_epi32(to, mask_of(elems), vector);
 }
 
-/* ---- Look-ups in up to 16 entries. ---- */
+static inline __m128i load_half(const void *from)
+{
+    return _mm_loadu_si128(from);
+}
 
-/* The table twice, one for each half of a register, whose shuffles are their own. */
-static inline __m256i table_of_16(const uint8_t *table)
+static inline __m128i load_half_part(const void *from, uint32_t elems)
+{
+    return _mm_maskload_epi32(from, _mm256_castsi256_si128(mask_of(elems)));
+}
+
+static inline vec set1_u32(uint32_t element)
+{
+    return _mm256_set1_epi32((int)element);
+}
+
+static inline vec set1_f32(float element)
+{
+    return _mm256_castps_si256(_mm256_set1_ps(element));
+}
+
+static inline vec zero(void)
+{
+    return _mm256_setzero_si256();
+}
+
+static inline vec add_u8(vec a, vec b)
+{
+    return _mm256_add_epi8(a, b);
+}
+
+static inline vec add_u16(vec a, vec b)
+{
+    return _mm256_add_epi16(a, b);
+}
+
+static inline vec add_u32(vec a, vec b)
+{
+    return _mm256_add_epi32(a, b);
+}
+
+static inline vec add_f32(vec a, vec b)
+{
+    return _mm256_castps_si256(_mm256_add_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b)));
+}
+
+static inline vec or_u32_vec(vec a, vec b)
+{
+    return _mm256_or_si256(a, b);
+}
+
+static inline vec magnitude(vec a)
+{
+    return _mm256_and_si256(a, _mm256_set1_epi32(0x7fffffff));
+}
+
+static inline vec greater_u32(vec a, vec b)
+{
+    return _mm256_max_epu32(a, b);
+}
+
+static inline vec widened_f16(__m128i half)
+{
+    return _mm256_castps_si256(_mm256_cvtph_ps(half));
+}
+
+static inline vec widened_bf16(__m128i half)
+{
+    return _mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16);
+}
+
+/* The lower and the upper half's bytes as 16 bits each. */
+static inline vec low_u16(vec bytes)
+{
+    return _mm256_cvtepu8_epi16(_mm256_castsi256_si128(bytes));
+}
+
+static inline vec high_u16(vec bytes)
+{
+    return _mm256_cvtepu8_epi16(_mm256_extracti128_si256(bytes, 1));
+}
+
+/* ---- A table of up to 16 entries is in a register, twice: each half's shuffle is its own. One of 256 is in
+ * 16 rows in memory. ---- */
+
+struct lut {
+    vec entries;
+    const uint8_t *table;
+};
+
+static inline vec row_of(const uint8_t *table)
 {
     return _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)table));
 }
 
-static inline __m256i table_of_4(const uint8_t *table)
+static inline struct lut lut_of(uint32_t bits, const uint8_t *table)
 {
-    int32_t entries;
-    memcpy(&entries, table, 4);
-    return _mm256_set1_epi32(entries);
+    struct lut lut = {.table = table};
+    int32_t four;
+
+    if (bits == 2) {
+        memcpy(&four, table, 4);
+        lut.entries = _mm256_set1_epi32(four);
+    } else
+        lut.entries = row_of(table);
+    return lut;
 }
 
-/* 32 sums, of 8 bits or of 16. `first`: there is nothing to add to. */
-static inline uint8_t *put_u8(uint8_t *sum, __m256i added, bool first)
+/* A shuffle gives 0 where an index's top bit is set: each row answers for its own 16 indices. */
+static inline vec looked_up_in_rows(const uint8_t *table, vec index)
 {
-    _mm256_storeu_si256((void *)sum, first ? added : _mm256_add_epi8(load(sum), added));
-    return sum + 32;
-}
+    vec found = _mm256_setzero_si256();
 
-static inline uint8_t *put_u16(uint8_t *sum, __m256i added, bool first)
-{
-    __m256i low = _mm256_cvtepu8_epi16(_mm256_castsi256_si128(added));
-    __m256i high = _mm256_cvtepu8_epi16(_mm256_extracti128_si256(added, 1));
-
-    _mm256_storeu_si256((void *)sum, first ? low : _mm256_add_epi16(load(sum), low));
-    _mm256_storeu_si256((void *)(sum + 32), first ? high : _mm256_add_epi16(load(sum + 32), high));
-    return sum + 64;
-}
-
-/* Index `part` of the unit's bytes, masked: of a shuffle's index byte only the low four bits count, the top
- * one must be 0. Bits that a shift brings over from a neighbouring byte are masked too. */
-static inline __attribute__((always_inline)) void look_up(uint8_t *sum, const uint8_t *packed, uint32_t units,
-                                                          __m256i table, int bits, bool wide, bool first)
-{
-    const __m256i mask = _mm256_set1_epi8((char)((1 << bits) - 1));
-
-    for (uint32_t unit = 0; unit < units; unit++, packed += 64) {
-        __m256i bytes[2] = {load(packed), load(packed + 32)};
-        for (int part = 0; part < 8 / bits; part++)
-            for (int half = 0; half < 2; half++) {
-                __m256i index = _mm256_and_si256(_mm256_srli_epi16(bytes[half], bits * part), mask);
-                __m256i added = _mm256_shuffle_epi8(table, index);
-                sum = wide ? put_u16(sum, added, first) : put_u8(sum, added, first);
-            }
+    for (int row = 0; row < 16; row++) {
+        vec own = _mm256_adds_epu8(_mm256_sub_epi8(index, _mm256_set1_epi8((char)(16 * row))),
+                                   _mm256_set1_epi8(0x70));
+        found = _mm256_or_si256(found, _mm256_shuffle_epi8(row_of(table + 16 * row), own));
     }
+    return found;
 }
 
-#define SHUFFLE(name, bits, wide, first, table_of)                                                           \
-    static void name(void *restrict accumulator, const void *restrict value, uint32_t units,                 \
-                     const uint8_t *restrict table)                                                          \
-    {                                                                                                        \
-        look_up(accumulator, value, units, table_of(table), bits, wide, first);                              \
-    }
-
-SHUFFLE(lut4_u8, 4, false, false, table_of_16)
-SHUFFLE(first_lut4_u8, 4, false, true, table_of_16)
-SHUFFLE(lut4_u16, 4, true, false, table_of_16)
-SHUFFLE(first_lut4_u16, 4, true, true, table_of_16)
-SHUFFLE(lut2_u8, 2, false, false, table_of_4)
-SHUFFLE(first_lut2_u8, 2, false, true, table_of_4)
-SHUFFLE(lut2_u16, 2, true, false, table_of_4)
-SHUFFLE(first_lut2_u16, 2, true, true, table_of_4)
+/* The entries for index `part` of each byte. Bits that a shift brings over from a neighbour are masked too.
+ */
+static inline vec looked_up(const struct lut *lut, uint32_t bits, vec packed, uint32_t part)
+{
+    if (bits == 8)
+        return looked_up_in_rows(lut->table, packed);
+    vec index = _mm256_and_si256(_mm256_srli_epi16(packed, (int)(bits * part)),
+                                 _mm256_set1_epi8((char)((1 << bits) - 1)));
+    return _mm256_shuffle_epi8(lut->entries, index);
+}
 
 #define PSC_VARIANT_ROWS psc_op_rows_avx2
-#include "loops.h"
+#include "vector.h"
 
 #ifdef __clang__
 #pragma clang attribute pop

@@ -26,7 +26,7 @@ struct psc_sparse_row {
     psc_pack_fn *pack;
     psc_count_fn *count;
 };
-/* The best variant that this CPU runs. */
+/* Of the variant in use (psc_arith.h). */
 const struct psc_sparse_row *psc_sparse_row(void);
 
 #endif

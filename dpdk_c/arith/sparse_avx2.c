@@ -2,7 +2,7 @@
  * without their bit are neither read nor written. Step of the story: "slot added". */
 #include <immintrin.h>
 
-#include "sparse_variants.h"
+#include "variants.h"
 
 #ifdef __clang__
 #pragma clang attribute push(__attribute__((target("avx2,bmi2,popcnt"))), apply_to = function)

@@ -2,7 +2,7 @@
  * read nor written, so nothing beyond a packet or a slot is touched. Step of the story: "slot added". */
 #include <immintrin.h>
 
-#include "sparse_variants.h"
+#include "variants.h"
 
 #ifdef __clang__
 #pragma clang attribute push(__attribute__((target("avx512f,popcnt"))), apply_to = function)

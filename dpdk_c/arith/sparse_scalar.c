@@ -1,7 +1,7 @@
 /* The reference: one set bit after the other. Step of the story: "slot added". */
 #include <string.h>
 
-#include "sparse_variants.h"
+#include "variants.h"
 
 static uint32_t add_i32(uint32_t element, uint32_t value)
 {

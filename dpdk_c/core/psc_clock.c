@@ -22,7 +22,7 @@ static void judge_requester(struct psc_lane *lane, struct psc_qp *qp)
     case PSC_EXPIRY_NONE:
         break;
     case PSC_EXPIRY_TIMEOUT:
-        lane->stats->timeouts++;
+        PSC_COUNT(lane->stats->timeouts, 1);
         psc_want_to_send(lane, qp);
         break;
     case PSC_EXPIRY_RESUME:

@@ -10,14 +10,15 @@ uint32_t psc_lane_poll(struct psc_lane *lane, const struct psc_frame *frames, ui
 
     psc_start_turn(lane, now_ns);
     for (uint32_t i = 0; i < n; i++)
-        psc_receive_frame(lane, &frames[i], &out); /* parsed -> QP found -> responder step -> slot added */
+        psc_receive_frame(lane, &frames[i], &out); /* parsed -> QP found -> responder step */
+    psc_add_contributions(lane);                   /* slot added: the frames end with this turn */
     psc_publish_results(lane);                     /* slot full -> result built once */
     psc_judge_clocks(lane, n, &out);
     psc_send_replies(lane, &out); /* ACKs and NAKs: at most one per QP and burst */
     psc_send_results(lane, &out); /* one header per worker */
 
-    lane->stats->polls++;
-    lane->stats->busy_polls += n > 0 || out.count > 0;
+    PSC_COUNT(lane->stats->polls, 1);
+    PSC_COUNT(lane->stats->busy_polls, n > 0 || out.count > 0);
     return out.count;
 }
 
@@ -33,8 +34,8 @@ struct psc_emit *psc_outbox_take(struct psc_outbox *out)
 
 void psc_count_emit(struct psc_lane *lane, const struct psc_emit *emit)
 {
-    lane->stats->tx_packets++;
-    lane->stats->tx_bytes += emit->header_bytes + emit->payload_bytes + emit->trailer_bytes;
+    PSC_COUNT(lane->stats->tx_packets, 1);
+    PSC_COUNT(lane->stats->tx_bytes, emit->header_bytes + emit->payload_bytes + emit->trailer_bytes);
 }
 
 struct psc_lane *psc_lane_new(const struct psc_lane_config *config, const struct psc_memory *memory,

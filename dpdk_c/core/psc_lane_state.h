@@ -5,6 +5,13 @@
 
 #include "psc_job.h"
 
+/* What counting costs, a benchmark finds out by a lane that does not count. */
+#ifdef PSC_BENCH_NO_COUNTERS
+#define PSC_COUNT(counter, by) ((void)&(counter), (void)(by))
+#else
+#define PSC_COUNT(counter, by) ((counter) += (by))
+#endif
+
 #define PSC_LANE_QPS     (1u << PSC_QP_INDEX_BITS)
 #define PSC_LANE_ANSWERS 16
 #define PSC_ANSWER_BYTES 9728 /* a jumbo ping is answered: it is how people test the path MTU */
@@ -87,6 +94,8 @@ void psc_settle_acknowledged(struct psc_lane *lane, struct psc_qp *qp);
 
 /* psc_publish.c: results out. */
 void psc_mark_publishable(struct psc_lane *lane, struct psc_job_pool *pool);
+/* Adds what waits in the pools that were contributed to: payloads of this turn's frames. */
+void psc_add_contributions(struct psc_lane *lane);
 void psc_publish_results(struct psc_lane *lane);
 void psc_want_to_send(struct psc_lane *lane, struct psc_qp *qp);
 /* Appends a message to the QP's stream; there is room (psc_job.c). */

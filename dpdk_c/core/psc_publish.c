@@ -30,7 +30,7 @@ static void make_crcs(struct psc_job_pool *pool, const struct psc_slot *slot, ui
     for (uint32_t packet = pool->published_packets; packet < end; packet++) {
         uint32_t bytes;
         const uint8_t *payload = psc_slot_payload(&pool->pool, slot, packet, &bytes);
-        if (bytes == pool->pool.shape.packet_bytes)
+        if (PSC_ICRC_IS_MADE && bytes == pool->pool.shape.packet_bytes)
             result->packet_crc[packet] = psc_crc32(0, payload, bytes);
     }
 }
@@ -79,6 +79,12 @@ static void publish_pool(struct psc_lane *lane, struct psc_job_pool *pool)
         pool->publishing_round++;
         pool->published_packets = 0;
     }
+}
+
+void psc_add_contributions(struct psc_lane *lane)
+{
+    for (uint32_t i = 0; i < lane->publishable_count; i++)
+        psc_pool_settle(&lane->publishable[i]->pool);
 }
 
 void psc_publish_results(struct psc_lane *lane)
@@ -160,7 +166,7 @@ static void build_emit(const struct psc_qp *qp, const struct psc_sending *sendin
     uint32_t crc;
 
     emit->header_bytes = psc_build(&qp->flow, &header, piece->payload_bytes, emit->header, &crc);
-    if (piece->payload_bytes == qp->job->spec.mtu)
+    if (!PSC_ICRC_IS_MADE || piece->payload_bytes == qp->job->spec.mtu)
         crc = psc_crc32_combine(&qp->job->mtu_shift, crc, piece->payload_crc);
     else
         crc = psc_crc32(crc, piece->payload, piece->payload_bytes);
@@ -182,9 +188,9 @@ static void send_packet(struct psc_lane *lane, struct psc_qp *qp, const struct p
     build_emit(qp, sending, &piece, emit);
     psc_count_emit(lane, emit);
     if (sending->again)
-        lane->stats->retransmitted_packets++;
+        PSC_COUNT(lane->stats->retransmitted_packets, 1);
     else if (!probe && qp->job->spec.stats)
-        qp->job->spec.stats->result_bytes += piece.payload_bytes;
+        PSC_COUNT(qp->job->spec.stats->result_bytes, piece.payload_bytes);
 }
 
 /* A QP leaves the set when it has nothing that may be sent: an ACK, a result or a clock brings it back. */

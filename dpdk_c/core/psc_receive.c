@@ -39,7 +39,7 @@ static enum psc_drop receive_roce(struct psc_lane *lane, const struct psc_packet
     if (!psc_icrc_ok(packet))
         return PSC_DROP_ICRC;
     if (flags & PSC_OPF_CNP) {
-        lane->stats->cnps_received++;
+        PSC_COUNT(lane->stats->cnps_received, 1);
         return PSC_DROP_NONE;
     }
     if (flags & PSC_OPF_RESPONSE)
@@ -54,8 +54,8 @@ void psc_receive_frame(struct psc_lane *lane, const struct psc_frame *frame, str
     struct psc_packet packet;
     enum psc_drop why = PSC_DROP_NONE;
 
-    lane->stats->rx_packets++;
-    lane->stats->rx_bytes += frame->bytes;
+    PSC_COUNT(lane->stats->rx_packets, 1);
+    PSC_COUNT(lane->stats->rx_bytes, frame->bytes);
     switch (psc_parse(frame->data, frame->bytes, &lane->config.local, &packet, &why)) {
     case PSC_FRAME_ROCE:
         why = receive_roce(lane, &packet);
@@ -71,5 +71,5 @@ void psc_receive_frame(struct psc_lane *lane, const struct psc_frame *frame, str
         break;
     }
     if (why != PSC_DROP_NONE)
-        lane->stats->drops[why]++;
+        PSC_COUNT(lane->stats->drops[why], 1);
 }

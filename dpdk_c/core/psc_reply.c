@@ -27,9 +27,9 @@ static void send_acknowledgement(struct psc_lane *lane, struct psc_qp *qp, struc
     struct psc_header header;
 
     if (psc_responder_take_reply(&qp->responder, &header) == PSC_REPLY_ACK)
-        lane->stats->acks_sent++;
+        PSC_COUNT(lane->stats->acks_sent, 1);
     else
-        lane->stats->naks_sent++;
+        PSC_COUNT(lane->stats->naks_sent, 1);
     emit_control(lane, qp, &header, out);
 }
 
@@ -39,7 +39,7 @@ static void send_cnp(struct psc_lane *lane, struct psc_qp *qp, struct psc_outbox
 
     qp->cnp_owed = false;
     qp->cnp_ns = lane->now_ns;
-    lane->stats->cnps_sent++;
+    PSC_COUNT(lane->stats->cnps_sent, 1);
     emit_control(lane, qp, &header, out);
 }
 

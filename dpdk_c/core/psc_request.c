@@ -167,7 +167,7 @@ static void count_completed(struct psc_lane *lane, struct psc_job_pool *pool)
 
     pool->completed_ns = lane->now_ns;
     if (stats) {
-        stats->rounds_completed++;
+        PSC_COUNT(stats->rounds_completed, 1);
         stats->last_round_time_us = (lane->now_ns + lane->config.realtime_offset_ns) / 1000;
     }
 }
@@ -200,7 +200,7 @@ static bool execute_contribution(struct psc_lane *lane, struct psc_qp *qp, const
         count_completed(lane, pool);
     psc_mark_publishable(lane, pool);
     if (pool->job->spec.stats)
-        pool->job->spec.stats->contribution_bytes += packet->payload_bytes;
+        PSC_COUNT(pool->job->spec.stats->contribution_bytes, packet->payload_bytes);
     return true;
 }
 

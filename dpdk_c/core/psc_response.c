@@ -37,9 +37,9 @@ static void refused_by_worker(struct psc_lane *lane, struct psc_qp *qp, uint8_t 
 static void count_received(struct psc_lane *lane, uint8_t syndrome)
 {
     if (syndrome <= PSC_SYNDROME_ACK)
-        lane->stats->acks_received++;
+        PSC_COUNT(lane->stats->acks_received, 1);
     else
-        lane->stats->naks_received++;
+        PSC_COUNT(lane->stats->naks_received, 1);
 }
 
 enum psc_drop psc_receive_response(struct psc_lane *lane, struct psc_qp *qp, const struct psc_packet *packet)

@@ -9,6 +9,7 @@
 
 #include "psc_arith.h"
 #include "psc_ctl_internal.h"
+#include "psc_roce.h"
 
 _Static_assert((int)PSC_CTL_EAL == PSC_IO_EAL && (int)PSC_CTL_LANE_CORE == PSC_IO_LANE_CORE &&
                    (int)PSC_CTL_PORT_ABSENT == PSC_IO_PORT_ABSENT &&
@@ -33,6 +34,29 @@ const char *psc_ctl_library_version(void)
 const char *psc_ctl_arith_variant(void)
 {
     return psc_arith_variant();
+}
+
+const char *psc_ctl_crc_variant(void)
+{
+    return psc_crc_variant();
+}
+
+/* The environment has been read when the library was loaded; what it asks for in vain is said here. */
+static bool variants_are_there(char *text)
+{
+    if (psc_arith_refused() != NULL)
+        snprintf(
+            text, PSC_CTL_TEXT_BYTES,
+            "PASCALINE_ARITH is \"%s\", which is not among \"scalar\", \"avx2\" and \"avx512\" or not for "
+            "this CPU, whose best is \"%s\": choose another or unset it",
+            psc_arith_refused(), psc_arith_variant());
+    else if (psc_crc_refused() != NULL)
+        snprintf(
+            text, PSC_CTL_TEXT_BYTES,
+            "PASCALINE_CRC is \"%s\", which is not among \"slicing\", \"pclmul\" and \"vpclmul\" or not for "
+            "this CPU, whose best is \"%s\": choose another or unset it",
+            psc_crc_refused(), psc_crc_variant());
+    return psc_arith_refused() == NULL && psc_crc_refused() == NULL;
 }
 
 /* ---- The EAL thread ---- */
@@ -178,6 +202,8 @@ enum psc_ctl_code psc_ctl_start(const struct psc_ctl_config *config, char *text)
 {
     enum psc_ctl_code code;
 
+    if (!variants_are_there(text))
+        return PSC_CTL_ARGUMENT;
     if (psc_ctl.started_once) {
         snprintf(text, PSC_CTL_TEXT_BYTES, "the data plane starts once per process");
         return PSC_CTL_STATE;

@@ -208,6 +208,7 @@ int psc_ctl_next_event(struct psc_ctl_event *event);
 /* What the appliance runs with. Pointers stay valid until psc_ctl_stop. */
 enum psc_ctl_code psc_ctl_port_status(uint32_t port, struct psc_ctl_port_status *status);
 const char *psc_ctl_arith_variant(void);
+const char *psc_ctl_crc_variant(void);
 const struct psc_lane_stats *psc_ctl_lane_stats(uint32_t lane);
 const struct psc_job_stats *psc_ctl_job_stats(uint32_t job);
 void psc_ctl_usage(struct psc_ctl_usage *usage);

@@ -129,7 +129,7 @@ static void housekeeping(struct psc_io_lane *lane, uint64_t now_ns)
     lane->stats->mbufs_in_use = psc_io_lane_mbufs(lane);
 }
 
-/* One turn of the lane: packet in -> result out. Returns whether anything came or went. */
+/* Packet in -> result out. Returns whether anything came or went. */
 static bool turn(struct psc_io_lane *lane, uint64_t now_ns)
 {
     struct rte_mbuf *mbufs[PSC_IO_BURST];
@@ -157,24 +157,28 @@ static void sleep_idle(const struct psc_io_lane *lane)
     nanosleep(&pause, NULL);
 }
 
+bool psc_io_lane_turn(struct psc_io_lane *lane)
+{
+    uint64_t now_ns = clock_now_ns(&lane->clock);
+    bool busy;
+
+    apply_commands(lane, now_ns);
+    busy = turn(lane, now_ns);
+    publish_events(lane);
+    if (now_ns >= lane->next_housekeeping_ns)
+        housekeeping(lane, now_ns);
+    return busy;
+}
+
 int psc_io_lane_main(void *argument)
 {
     struct psc_io_lane *lane = argument;
 
     /* Else the kernel may add 50 us to every sleep. */
     prctl(PR_SET_TIMERSLACK, 1000ul);
-    while (!__atomic_load_n(&lane->stop, __ATOMIC_ACQUIRE)) {
-        uint64_t now_ns = clock_now_ns(&lane->clock);
-        bool busy;
-
-        apply_commands(lane, now_ns);
-        busy = turn(lane, now_ns);
-        publish_events(lane);
-        if (now_ns >= lane->next_housekeeping_ns)
-            housekeeping(lane, now_ns);
-        if (!busy && lane->idle_sleep_us > 0)
+    while (!__atomic_load_n(&lane->stop, __ATOMIC_ACQUIRE))
+        if (!psc_io_lane_turn(lane) && lane->idle_sleep_us > 0)
             sleep_idle(lane);
-    }
     __atomic_store_n(&lane->ended, 1, __ATOMIC_RELEASE);
     return 0;
 }

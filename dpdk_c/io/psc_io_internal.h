@@ -116,6 +116,8 @@ void psc_io_lane_free(struct psc_io_lane *lane);
 /* Once the port has started: what a lane sends with depends on what the port does with it. */
 bool psc_io_lane_init_tx(struct psc_io_lane *lane, uint32_t number, const struct psc_io_config *config,
                          struct psc_io_error *error);
+/* One turn of the loop: commands, a burst in, a burst out, events. False: nothing came or went. */
+bool psc_io_lane_turn(struct psc_io_lane *lane);
 int psc_io_lane_main(void *lane);
 uint32_t psc_io_lane_mbufs(const struct psc_io_lane *lane);
 

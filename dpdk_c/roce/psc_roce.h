@@ -125,6 +125,14 @@ enum psc_frame_kind psc_parse(const uint8_t *frame, uint32_t bytes, const struct
 
 /* CRC register (no final inversion) over `bytes`, continued from `seed`. */
 uint32_t psc_crc32(uint32_t seed, const void *data, size_t bytes);
+/* Which variant computes it: "slicing", "pclmul" or "vpclmul"; the best that this CPU runs, or what
+ * PASCALINE_CRC names when the library is loaded. */
+const char *psc_crc_variant(void);
+/* Another one, for tests and measurements, before any lane runs. False if there is none of that name or this
+ * CPU does not run it: nothing has changed then. */
+bool psc_crc_choose(const char *name);
+/* What PASCALINE_CRC named in vain, or NULL. */
+const char *psc_crc_refused(void);
 #define PSC_ICRC_SEED 0xdebb20e3u /* the register after the 8 bytes of FF */
 
 /* Register after `a` (a register over some headers) and then `bytes` of data whose CRC register, seeded with
@@ -139,6 +147,12 @@ uint32_t psc_crc32_combine(const struct psc_crc32_shift *shift, uint32_t a, uint
 /* ICRC of a frame from its IP header on, as the number whose bytes go to the wire least significant first. */
 uint32_t psc_icrc(const uint8_t *ip_header, uint32_t bytes);
 bool psc_icrc_ok(const struct psc_packet *packet);
+/* What the ICRC costs, a benchmark finds out by a lane that neither checks nor makes it. */
+#ifdef PSC_BENCH_NO_ICRC
+#define PSC_ICRC_IS_MADE false
+#else
+#define PSC_ICRC_IS_MADE true
+#endif
 
 /* ---- Building. ---- */
 

@@ -1,6 +1,8 @@
 /* What the C unit tests share; see support.h. */
 #include "support.h"
 
+#include <cpuid.h>
+
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,4 +113,35 @@ uint32_t next_random(uint32_t *state)
     *state ^= *state >> 17;
     *state ^= *state << 5;
     return *state;
+}
+
+/* XGETBV of 1 (Intel SDM, volume 1, 13.6): bit 2 stands for the upper halves of YMM. By its bytes, since not
+ * every assembler's default takes its name. */
+bool upper_halves_in_use(void)
+{
+    uint32_t eax, edx;
+
+    __asm__ volatile(".byte 0x0f, 0x01, 0xd0" : "=a"(eax), "=d"(edx) : "c"(1));
+    return (eax & 1u << 2) != 0;
+}
+
+void leave_no_upper_halves(void)
+{
+    __asm__ volatile("vzeroupper" ::: "memory");
+}
+
+bool upper_halves_are_told(void)
+{
+    uint32_t eax, ebx, ecx, edx;
+
+    __builtin_cpu_init();
+    if (!__builtin_cpu_supports("avx") || !__get_cpuid_count(0xd, 1, &eax, &ebx, &ecx, &edx) ||
+        !(eax & 1u << 2))
+        return false;
+    leave_no_upper_halves();
+    bool clean = !upper_halves_in_use();
+    __asm__ volatile("vpcmpeqb %%xmm0, %%xmm0, %%xmm0\n\tvinsertf128 $1, %%xmm0, %%ymm0, %%ymm0" ::: "xmm0");
+    bool dirty = upper_halves_in_use();
+    leave_no_upper_halves();
+    return clean && dirty;
 }

@@ -28,6 +28,12 @@ uint32_t whole_frame(const struct psc_flow *flow, const struct psc_header *heade
 /* RFC 1071, written for itself: the tests must not lean on the code that they test. */
 void put_checksum(uint8_t *data, uint32_t bytes, uint8_t *field);
 bool checksum_ok(const uint8_t *data, uint32_t bytes);
+/* Whether an upper half of a vector register is in use, so that SSE code is slow until somebody clears it:
+ * the CPU's own account (XINUSE). Cleared by leave_no_upper_halves. Not a test where upper_halves_are_told is
+ * false: there is no AVX here, or the CPU gives no account. */
+bool upper_halves_in_use(void);
+void leave_no_upper_halves(void);
+bool upper_halves_are_told(void);
 /* Deterministic numbers (xorshift32); *state is not 0. */
 uint32_t next_random(uint32_t *state);
 

@@ -1,10 +1,12 @@
 /* The ICRC against the vectors of tests/vectors/icrc.txt (the program's argument) and against a CRC that goes
- * bit by bit; the combination of two CRCs against the direct one. */
+ * bit by bit, in every variant; the combination of two CRCs against the direct one. */
 #include "support.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "crc.h"
 
 static const char *vectors_path;
 
@@ -76,17 +78,48 @@ static void crc_is_the_reflected_one(void **state)
     assert_true(psc_crc32(0xffffffffu, ones, 8) == PSC_ICRC_SEED);
 }
 
-static void crc_of_every_length_and_alignment(void **state)
+/* Each variant that this CPU runs, and slicing itself. `offset`: alignment of the data, which end where their
+ * heap block ends. */
+static void check_crcs(uint32_t bytes, uint32_t offset, uint32_t seed)
 {
+    static const struct psc_crc_variant *const variants[] = {&psc_crc_vpclmul, &psc_crc_pclmul,
+                                                             &psc_crc_slicing};
+    uint8_t data[64 + 4200] = {0}, mask[PSC_CRC_MASK_BYTES] = {0}, *exact;
+
+    fill(data, offset + bytes, bytes + 1);
+    exact = exact_copy(data, offset + bytes);
+    uint32_t expected = crc32_by_bits(seed, data + offset, bytes);
+    /* Some of the first bytes, as of a header. */
+    uint32_t mask_bytes = bytes < sizeof mask ? bytes : sizeof mask;
+    fill(mask, mask_bytes, seed | 1);
+    for (uint32_t i = 0; i < mask_bytes; i++)
+        data[offset + i] |= mask[i];
+    uint32_t expected_masked = crc32_by_bits(seed, data + offset, bytes);
+    for (uint32_t i = 0; i < sizeof variants / sizeof *variants; i++) {
+        if (!variants[i]->runs_here())
+            continue;
+        if (variants[i]->crc(seed, exact + offset, bytes) != expected)
+            fail_msg("%s: CRC of %u bytes at alignment %u is wrong", variants[i]->name, bytes, offset);
+        if (bytes >= 40 && variants[i]->masked(seed, mask, exact + offset, bytes) != expected_masked)
+            fail_msg("%s: masked CRC of %u bytes at alignment %u is wrong", variants[i]->name, bytes, offset);
+    }
+    free(exact);
+}
+
+static void crc_of_every_length_alignment_and_seed(void **state)
+{
+    static const uint32_t seeds[] = {0, 1, 0x80000000u, 0xffffffffu, PSC_ICRC_SEED};
+    const uint32_t n = sizeof seeds / sizeof *seeds;
     (void)state;
-    for (uint32_t bytes = 0; bytes < 100; bytes++)
-        for (uint32_t offset = 0; offset < 8; offset++) {
-            uint8_t data[128];
-            fill(data, sizeof data, bytes + 1);
-            uint8_t *exact = exact_copy(data, offset + bytes);
-            uint32_t seed = 0x9e3779b9u * (offset + 1);
-            assert_true(psc_crc32(seed, exact + offset, bytes) == crc32_by_bits(seed, data + offset, bytes));
-            free(exact);
+    for (uint32_t bytes = 0; bytes <= 600; bytes++)
+        for (uint32_t offset = 0; offset < 8; offset++)
+            check_crcs(bytes, offset, seeds[(bytes + offset) % n] ^ bytes << 8);
+    /* As payloads, and with the headers of a FIRST and of a MIDDLE. */
+    for (uint32_t offset = 0; offset < 64; offset++)
+        for (uint32_t k = 0; k < n; k++) {
+            check_crcs(4096, offset, seeds[k]);
+            check_crcs(4096 + 56, offset, seeds[k]);
+            check_crcs(4096 + 40, offset, seeds[k]);
         }
 }
 
@@ -122,7 +155,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(vectors),
         cmocka_unit_test(crc_is_the_reflected_one),
-        cmocka_unit_test(crc_of_every_length_and_alignment),
+        cmocka_unit_test(crc_of_every_length_alignment_and_seed),
         cmocka_unit_test(crc_can_be_continued),
         cmocka_unit_test(combined_equals_direct),
     };

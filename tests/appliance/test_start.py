@@ -175,8 +175,22 @@ def test_huge_pages(start: Start) -> None:
         reserved.write_text(str(before))
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "choice"),
+    [
+        ("PASCALINE_ARITH", "sse4", '"scalar", "avx2" and "avx512"'),
+        ("PASCALINE_CRC", "", '"slicing", "pclmul" and "vpclmul"'),
+    ],
+)
+def test_a_variant_that_is_not_there(start: Start, variable: str, value: str, choice: str) -> None:
+    got, stderr = start({variable: value}).failure()
+    assert got == 10, stderr
+    assert stderr.startswith(f'pascaline-appliance: {variable} is "{value}", which is not among {choice}')
+    assert stderr.count("\n") == 1
+
+
 def test_status_says_what_runs(start: Start, tmp_path: Path) -> None:
-    appliance = start()
+    appliance = start({"PASCALINE_ARITH": "scalar", "PASCALINE_CRC": "slicing"})
     appliance.ready()
     command = [
         sys.executable,
@@ -189,6 +203,7 @@ def test_status_says_what_runs(start: Start, tmp_path: Path) -> None:
     text = subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE_S).stdout
     assert "RoCE MTU 4096 bytes, payload lent, 10.77.0.1/24" in text
     assert "single lane" in text
+    assert "kernels scalar for ops, slicing for the ICRC" in text
     until(lambda: appliance.status()["lanes"][0]["polls"] > 0)
     assert appliance.stop() == 0
     late = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE_S)

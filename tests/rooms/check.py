@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from .table import C_ROOMS, DPDK_HEADER_PREFIXES, DPDK_ROOM, FOREIGN, PYTHON_ROOMS
+from .table import C_ROOMS, DPDK_HEADER_PREFIXES, DPDK_ROOM, DPDK_ROOMS, FOREIGN, PYTHON_ROOMS
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
 
@@ -15,8 +15,8 @@ def c_violations(room: str, name: str, text: str, home: dict[str, str]) -> Itera
     """Sentences about one C file of `room`. `home` says in which room each of our headers lives."""
     for bracket, header in _INCLUDE.findall(text):
         if header.startswith(DPDK_HEADER_PREFIXES):
-            if room != DPDK_ROOM:
-                yield f"{room}/{name} includes {header}: DPDK headers are for {DPDK_ROOM}/ alone"
+            if room not in DPDK_ROOMS:
+                yield f"{room}/{name} includes {header}: DPDK headers are for {DPDK_ROOM}/ and benches alone"
         elif bracket == '"' and header not in home:
             yield f'{room}/{name} includes "{header}", which is in no room'
         elif header in home and home[header] not in C_ROOMS[room] | {room}:

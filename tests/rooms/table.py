@@ -17,6 +17,8 @@ C_ROOMS: dict[str, set[str]] = {
     "stats": {"contract"},
     "io": {"contract", "roce", "core", "stats"},
     "ctl": {"contract", "roce", "core", "io", "stats", "arith"},  # arith: only to say which kernels run here
+    # worker ends and lanes put together to be measured: nobody includes it
+    "bench": {"contract", "roce", "qp", "arith", "agg", "core", "stats", "io"},
     "sim": {"contract", "roce", "qp", "agg", "core"},  # a rack around the core: nobody includes it
     "fuzz": {"contract", "roce", "qp", "arith", "agg", "core"},
     # every room but io; of ctl identity and spec alone
@@ -26,6 +28,8 @@ C_ROOMS: dict[str, set[str]] = {
 
 DPDK_HEADER_PREFIXES = ("rte_", "ethdev_", "bus_")
 DPDK_ROOM = "io"
+DPDK_ROOMS = {DPDK_ROOM, "bench"}
+"""Who may include DPDK's headers. bench/ is in neither library."""
 
 PYTHON_ROOMS: dict[str, dict[str, set[str]]] = {
     "pascaline": {

@@ -56,9 +56,10 @@ def _table(status: dict[str, Any]) -> str:
         f"pascaline-appliance {status['version']}, pid {status['pid']}, up {status['uptime_s']} s",
         f"port    {port['device']} ({port['driver']}, {port['mac']}), link {'up' if port['link_up'] else 'down'},"
         f" RoCE MTU {port['roce_mtu_bytes']} bytes, payload {port['payload']}, {status['address']}",
-        f"lanes   {len(status['lanes'])} on core {lane['core']}, {status['steering']}, {status['arith']};"
+        f"lanes   {len(status['lanes'])} on core {lane['core']}, {status['steering']};"
         f" {usage['qps']} QPs, {usage['mbufs_in_use']} mbufs in use",
         f"control {status['control']}{' (insecure)' if status['insecure_listen'] else ''}",
+        f"kernels {status['arith']} for ops, {status['crc']} for the ICRC",
         f"jobs    {len(status['jobs'])}",
     ]
     for job in status["jobs"]:

@@ -14,6 +14,7 @@ from pascaline_appliance.config import Config
 from pascaline_appliance.contract.control import Op
 from pascaline_appliance.errors import (
     ApplianceError,
+    ConfigError,
     DataPlaneError,
     DataPlaneStartError,
     LaneCoreError,
@@ -70,6 +71,7 @@ COMMAND_NAMES = _names("enum psc_ctl_command", "PSC_CTL_COMMAND_")
 _CODE_NAMES = _names("enum psc_ctl_code", "PSC_CTL_")
 
 _START_ERRORS: dict[str, type[ApplianceError]] = {
+    "argument": ConfigError,
     "lane_core": LaneCoreError,
     "port_absent": PortAbsentError,
     "mtu_too_small": MtuTooSmallError,
@@ -349,6 +351,11 @@ class DataPlane:
     def arith_variant(self) -> str:
         """Instruction set of the ops in use."""
         return str(ffi.string(lib.psc_ctl_arith_variant()).decode())
+
+    @property
+    def crc_variant(self) -> str:
+        """How the ICRC is computed."""
+        return str(ffi.string(lib.psc_ctl_crc_variant()).decode())
 
     @property
     def library_version(self) -> str:

@@ -27,7 +27,7 @@ class ApplianceError(Exception):
 
 
 class ConfigError(ApplianceError):
-    """The configuration file cannot be read, has an unknown key or an impossible value."""
+    """The configuration file cannot be read, has an unknown key or an impossible value; or the environment has."""
 
     exit_code = 10
 

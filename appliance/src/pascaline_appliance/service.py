@@ -85,6 +85,7 @@ class Service:
             "control": f"{self.config.control.address}:{self.config.control.port}",
             "insecure_listen": self.config.control.insecure_listen,
             "stats": self.config.stats.path,
+            "crc": self.dataplane.crc_variant,
             "arith": self.dataplane.arith_variant,
             "steering": STEERING,
             "ports": [self.dataplane.port_status(i) for i in range(len(self.config.port))],

@@ -1,0 +1,215 @@
+/* psc_bench_lane: how fast one lane is without wire and NIC. Cases are measured in turn, again and again, a
+ * copy of memory in 4 KiB calls between any two, so that whatever slows the machine slows all; one JSON
+ * object with a value per repetition goes to stdout.
+ *
+ *   psc_bench_lane [--huge-pages] [--realtime] [--memory-mib N] [--repetitions N] [--slice-ms N] CASE ...
+ *   CASE: name,op,ranks,mtu,window,packets,lag,burst
+ *
+ * op is a number of enum psc_op; packets is a contribution's length. */
+#include <rte_cycles.h>
+#include <rte_malloc.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lane_workers.h"
+#include "psc_arith.h"
+
+#ifdef __clang__
+#define PSC_COMPILER __VERSION__
+#else
+#define PSC_COMPILER "gcc " __VERSION__
+#endif
+#define MAX_CASES       32u
+#define MAX_REPETITIONS 200u
+#define COPY_BYTES      4096u
+#define COPY_SET_BYTES  (256u * 1024)
+
+static struct bench_rig rig;
+static struct bench_case cases[MAX_CASES];
+static uint32_t case_count;
+static char names[MAX_CASES][64];
+static bool huge_pages, realtime;
+static uint32_t memory_mib = 192, repetitions = 9, slice_ms = 10;
+
+static struct {
+    struct bench_workers *workers;
+    double lane_ns[MAX_REPETITIONS], feed_ns[MAX_REPETITIONS], copy_ns[MAX_REPETITIONS];
+    double kernel_ns[MAX_REPETITIONS];
+    double packets_per_turn;
+} measured[MAX_CASES];
+
+static uint64_t ticks_of_ms(uint32_t ms)
+{
+    return rte_get_tsc_hz() / 1000 * ms;
+}
+
+static double ns_of(double ticks)
+{
+    return ticks * 1e9 / (double)rte_get_tsc_hz();
+}
+
+/* Nanoseconds of a copy of 4 KiB: half of the set to the other half, one call after the other. */
+static double copy_ns(void)
+{
+    static uint8_t *set;
+    void *(*volatile copy)(void *, const void *, size_t) = memcpy;
+    uint64_t begin = rte_rdtsc(), calls = 0;
+
+    if (set == NULL && (set = rte_zmalloc("psc_bench_copy", COPY_SET_BYTES, 4096)) == NULL)
+        bench_fail("no memory");
+    while (rte_rdtsc() - begin < ticks_of_ms(2))
+        for (uint32_t at = 0; at < COPY_SET_BYTES / 2; at += COPY_BYTES, calls++)
+            copy(set + COPY_SET_BYTES / 2 + at, set + at, COPY_BYTES);
+    return ns_of((double)(rte_rdtsc() - begin) / (double)calls);
+}
+
+static void measure(uint32_t repetition)
+{
+    double before = copy_ns();
+
+    for (uint32_t i = 0; i < case_count; i++) {
+        struct bench_times times = {0};
+        bench_workers_run(measured[i].workers, ticks_of_ms(slice_ms), &times);
+        double packets = (double)times.contribution_packets, after = copy_ns();
+        measured[i].lane_ns[repetition] = ns_of((double)times.lane_ticks / packets);
+        measured[i].feed_ns[repetition] = ns_of((double)times.feed_ticks / packets);
+        measured[i].copy_ns[repetition] = (before + after) / 2;
+        measured[i].kernel_ns[repetition] =
+            ns_of(bench_kernels_run(measured[i].workers, ticks_of_ms(slice_ms) / 2));
+        measured[i].packets_per_turn = packets / (double)times.turns;
+        before = copy_ns();
+    }
+}
+
+/* ---- The report ---- */
+
+static void print_list(const char *key, const double *values)
+{
+    printf(", \"%s\": [", key);
+    for (uint32_t i = 0; i < repetitions; i++)
+        printf("%s%.2f", i == 0 ? "" : ", ", values[i]);
+    printf("]");
+}
+
+static int by_size(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+
+    return (x > y) - (x < y);
+}
+
+static void print_latencies(struct bench_workers *workers)
+{
+    static const double parts[] = {0.5, 0.99, 0.999};
+    uint32_t *ticks = workers->latencies, count = workers->latency_count;
+
+    qsort(ticks, count, sizeof *ticks, by_size);
+    printf(", \"latency_us\": [");
+    for (size_t i = 0; i < 3; i++) {
+        uint32_t at = (uint32_t)((double)count * parts[i]);
+        printf("%s%.2f", i == 0 ? "" : ", ", count == 0 ? 0 : ns_of(ticks[at]) / 1000);
+    }
+    printf("], \"latency_rounds\": %u", count);
+}
+
+static void print_case(uint32_t i)
+{
+    const struct bench_case *one = &cases[i];
+
+    printf("%s\n{\"name\": \"%s\", \"op\": %u, \"ranks\": %u, \"mtu\": %u, \"window\": %u, \"packets\": %u, "
+           "\"lag\": %u, \"burst\": %u, \"coordinates_per_packet\": %u, \"slot_bytes\": %u, "
+           "\"packets_per_turn\": %.1f",
+           i == 0 ? "" : ",", one->name, (uint32_t)one->op, one->ranks, one->mtu, one->window, one->packets,
+           one->lag, one->burst, bench_coordinates(one->op, one->mtu),
+           2 * one->window * one->packets * one->mtu * psc_op_form(one->op)->expansion,
+           measured[i].packets_per_turn);
+    print_list("lane_ns", measured[i].lane_ns);
+    print_list("feed_ns", measured[i].feed_ns);
+    print_list("copy_ns", measured[i].copy_ns);
+    print_list("kernel_ns", measured[i].kernel_ns);
+    print_latencies(measured[i].workers);
+    printf("}");
+}
+
+/* ---- The command line ---- */
+
+static void add_case(char *text)
+{
+    uint32_t values[7] = {0};
+    char *name = strsep(&text, ",");
+
+    for (int i = 0; i < 7; i++) {
+        const char *value = strsep(&text, ",");
+        if (value == NULL)
+            bench_fail("a case is name,op,ranks,mtu,window,packets,lag,burst: %s has %d values", name, i + 1);
+        values[i] = (uint32_t)strtoul(value, NULL, 10);
+    }
+    if (case_count == MAX_CASES)
+        bench_fail("more than %u cases", MAX_CASES);
+    snprintf(names[case_count], sizeof names[0], "%s", name);
+    cases[case_count] = (struct bench_case){.name = names[case_count],
+                                            .op = (enum psc_op)values[0],
+                                            .ranks = values[1],
+                                            .mtu = values[2],
+                                            .window = values[3],
+                                            .packets = values[4],
+                                            .lag = values[5],
+                                            .burst = values[6]};
+    case_count++;
+}
+
+static void parse(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        uint32_t *number = strcmp(argv[i], "--memory-mib") == 0    ? &memory_mib
+                           : strcmp(argv[i], "--repetitions") == 0 ? &repetitions
+                           : strcmp(argv[i], "--slice-ms") == 0    ? &slice_ms
+                                                                   : NULL;
+        if (strcmp(argv[i], "--huge-pages") == 0)
+            huge_pages = true;
+        else if (strcmp(argv[i], "--realtime") == 0)
+            realtime = true;
+        else if (number != NULL && i + 1 < argc)
+            *number = (uint32_t)strtoul(argv[++i], NULL, 10);
+        else
+            add_case(argv[i]);
+    }
+    if (case_count == 0 || repetitions == 0 || repetitions > MAX_REPETITIONS)
+        bench_fail("nothing to measure");
+}
+
+/* On a machine that others use: nobody takes the core from a repetition. Not around EAL's start and end,
+ * which spin for a thread that would then never run. */
+static void set_realtime(bool on)
+{
+    const struct sched_param priority = {.sched_priority = on ? 10 : 0};
+
+    if (realtime && sched_setscheduler(0, on ? SCHED_FIFO : SCHED_OTHER, &priority) != 0)
+        bench_fail("--realtime needs CAP_SYS_NICE");
+}
+
+int main(int argc, char **argv)
+{
+    uint32_t qps = 0;
+
+    parse(argc, argv);
+    bench_rig_open(&rig, huge_pages, memory_mib);
+    for (uint32_t i = 0; i < case_count; qps += cases[i].ranks, i++)
+        measured[i].workers = bench_workers_new(&rig, &cases[i], qps);
+    set_realtime(true);
+    for (uint32_t i = 0; i < repetitions; i++)
+        measure(i);
+    set_realtime(false);
+    printf("{\"variant\": \"%s\", \"compiler\": \"" PSC_COMPILER
+           "\", \"huge_pages\": %s, \"realtime\": %s, \"repetitions\": %u, \"cases\": [",
+           psc_arith_variant(), huge_pages ? "true" : "false", realtime ? "true" : "false", repetitions);
+    for (uint32_t i = 0; i < case_count; i++)
+        print_case(i);
+    printf("]}\n");
+    for (uint32_t i = 0; i < case_count; i++)
+        bench_workers_free(measured[i].workers);
+    bench_rig_close(&rig);
+    return EXIT_SUCCESS;
+}
