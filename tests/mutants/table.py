@@ -178,7 +178,7 @@ MUTANTS = (
         "agg/psc_expand.c",
         "    if (sum->elements != elements)\n",
         "    if (false)\n",
-        "malformed",
+        "units",
     ),
     Mutant(
         "more elements than a slot",
@@ -186,7 +186,7 @@ MUTANTS = (
         "agg/psc_expand.c",
         "    if (elements == 0 || elements > slot->elements_max)\n",
         "    if (elements == 0 || elements > slot->elements_max + 1)\n",
-        "malformed",
+        "units",
     ),
     Mutant(
         "believe a count",
@@ -194,7 +194,7 @@ MUTANTS = (
         "agg/psc_expand.c",
         "    if (bits != reader->values)\n",
         "    if (bits < reader->values)\n",
-        "malformed",
+        "units",
     ),
     Mutant(
         "a bit beyond the elements",
@@ -202,7 +202,7 @@ MUTANTS = (
         "agg/psc_expand.c",
         "    if (beyond)\n",
         "    if (false && beyond)\n",
-        "malformed",
+        "units",
     ),
     Mutant(
         "a stream that breaks off",
@@ -210,7 +210,7 @@ MUTANTS = (
         "agg/psc_expand.c",
         "    if (end_bytes < reader->length_bytes || reader->due == PSC_DUE_NOTHING)\n",
         "    if (end_bytes <= reader->length_bytes)\n",
-        "malformed",
+        "units",
     ),
     Mutant(
         "a stream that ends before its message",
@@ -218,7 +218,7 @@ MUTANTS = (
         "agg/psc_expand.c",
         "        if (reader->read_bytes != reader->length_bytes)\n",
         "        if (reader->read_bytes > reader->length_bytes)\n",
-        "malformed",
+        "units",
     ),
     Mutant(
         "what a slot held before counts",
