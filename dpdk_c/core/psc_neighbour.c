@@ -68,6 +68,7 @@ void psc_neighbour_connect(struct psc_lane *lane, struct psc_qp *qp)
     neighbour->users++;
     if (neighbour->known && lane->now_ns - neighbour->learned_ns < FRESH_NS) {
         qp->flow.dst_mac = neighbour->mac;
+        qp->middle.header_bytes = 0; /* made of another MAC, if any */
         ready_to_send(lane, qp);
         return;
     }
@@ -97,6 +98,7 @@ static void tell_users(struct psc_lane *lane, const struct psc_neighbour *neighb
         if (!qp || qp->next_hop != neighbour)
             continue;
         qp->flow.dst_mac = neighbour->mac;
+        qp->middle.header_bytes = 0; /* made of another MAC, if any */
         if (qp->state == PSC_QP_INIT)
             ready_to_send(lane, qp);
     }
