@@ -29,8 +29,8 @@ MUTANTS = (
         "stop flag is a plain word",
         "what two threads share is atomic",
         "io/lane.c",
-        "while (!__atomic_load_n(&lane->stop, __ATOMIC_ACQUIRE)) {",
-        "while (!*(volatile uint32_t *)&lane->stop) {",
+        "while (!__atomic_load_n(&lane->stop, __ATOMIC_ACQUIRE))\n",
+        "while (!*(volatile uint32_t *)&lane->stop)\n",
         "threads",
     ),
     Mutant(
@@ -127,8 +127,8 @@ MUTANTS = (
         "publish before all are whole",
         "a packet leaves only when all N ranks are in it",
         "agg/psc_pool.c",
-        "    if (++slot->arrived[packet] == pool->shape.world_size)\n",
-        "    if (++slot->arrived[packet] == pool->shape.world_size - 1)\n",
+        "    if (++slot->arrived[packet] == pool->shape.world_size) {\n",
+        "    if (++slot->arrived[packet] == pool->shape.world_size - 1) {\n",
         "sim",
     ),
     Mutant(
