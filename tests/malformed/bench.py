@@ -216,8 +216,11 @@ class Bench:
         if self.sent is None:
             if self.qp.message is None:
                 self.see(wire.quick_build(self.first()))
-            while self.qp.message:
+            while self.qp.message and not self.qp.in_error:
                 self.see(wire.quick_build(self.next()))
+            if self.qp.in_error:  # a stream's fault may show only in its end
+                self._over()
+                return
             self.kept += results(self.rack.poll(*self._mirror()))
         elif not self.kept:
             self.kept += results(self.rack.poll(*self._mirror()))
