@@ -21,12 +21,27 @@ static uint32_t packets_of(const struct psc_pool *pool, uint32_t bytes)
     return (bytes + pool->shape.packet_bytes - 1) / pool->shape.packet_bytes;
 }
 
+static bool has_sub_blocks(enum psc_op op)
+{
+    return psc_op_form(op)->sub_block_elems > 0;
+}
+
+static size_t readers_bytes(const struct psc_pool_shape *shape)
+{
+    return shape->sub_blocks ? aligned(shape->world_size * sizeof(struct psc_expand_reader)) : 0;
+}
+
+/* What counts a slot's packets counts its sub-blocks too: they are longer than any packet, and the spare
+ * bytes make up for the last one. */
+_Static_assert(4 * PSC_SUB_BLOCK_ELEMS > 4096, "a slot has no more sub-blocks than packets");
+
 size_t psc_pool_memory_bytes(const struct psc_pool_shape *shape)
 {
     size_t slots = 2 * (size_t)shape->window;
 
     return aligned(slots * sizeof(struct psc_slot)) +
-           slots * (aligned(shape->chunk_bytes) + 2 * aligned(packets_per_slot(shape)));
+           slots * (aligned(shape->chunk_bytes) + 2 * aligned(packets_per_slot(shape))) +
+           readers_bytes(shape);
 }
 
 void psc_pool_init(struct psc_pool *pool, const struct psc_pool_shape *shape, void *memory)
@@ -43,11 +58,13 @@ void psc_pool_init(struct psc_pool *pool, const struct psc_pool_shape *shape, vo
         pool->slots[i].waiting = memset(free_memory, 0, packets_per_slot(shape));
         free_memory += aligned(packets_per_slot(shape));
     }
+    if (shape->sub_blocks)
+        pool->readers = (void *)free_memory;
 }
 
 bool psc_pool_op_exists(uint32_t op)
 {
-    return op < PSC_OP_COUNT && psc_op_rows()[op].combine != NULL;
+    return op < PSC_OP_COUNT && (psc_op_rows()[op].combine != NULL || has_sub_blocks((enum psc_op)op));
 }
 
 uint32_t psc_pool_contribution_max(const struct psc_pool *pool, enum psc_op op)
@@ -80,7 +97,7 @@ bool psc_pool_round_ok(const struct psc_pool *pool, uint32_t rank, uint32_t roun
         return psc_refuse(refusal, PSC_FAULT_ROUND_MISMATCH, newest_round, round);
     if (slot && slot->op != op)
         return psc_refuse(refusal, PSC_FAULT_OP_MISMATCH, slot->op, op);
-    if (slot && slot->length_bytes != length_bytes)
+    if (slot && slot->length_bytes != length_bytes && !has_sub_blocks(op))
         return psc_refuse(refusal, PSC_FAULT_LENGTH_MISMATCH, slot->length_bytes, length_bytes);
     return true;
 }
@@ -107,11 +124,14 @@ bool psc_pool_begin(struct psc_pool *pool, uint32_t rank, enum psc_op op, uint32
     struct psc_slot *slot = &pool->slots[psc_pool_slot_index(pool, round)];
     uint64_t rank_bit = UINT64_C(1) << rank;
 
+    if (has_sub_blocks(op))
+        psc_expand_begin(&pool->readers[rank], length_bytes);
     if (slot->used && slot->round == round) {
         slot->contributors |= rank_bit;
         return false;
     }
-    uint32_t result_bytes = length_bytes * psc_op_form(op)->expansion;
+    uint32_t result_bytes =
+        has_sub_blocks(op) ? pool->shape.chunk_bytes : length_bytes * psc_op_form(op)->expansion;
     memset(slot->arrived, 0, packets_of(pool, length_bytes));
     *slot = (struct psc_slot){.accumulator = slot->accumulator,
                               .arrived = slot->arrived,
@@ -198,6 +218,26 @@ void psc_pool_add(struct psc_pool *pool, uint32_t rank, uint32_t offset_bytes, c
     } else if (addition->count == PSC_COMBINE_MAX) {
         add_waiting(pool, addition);
     }
+}
+
+bool psc_pool_read(struct psc_pool *pool, uint32_t rank, const void *payload, uint32_t payload_bytes,
+                   struct psc_refusal *refusal)
+{
+    struct psc_slot *slot = current_slot(pool, rank);
+    const struct psc_expand_slot to = {.sum = &slot->expand,
+                                       .words = (uint32_t *)(void *)slot->accumulator,
+                                       .arrived = slot->arrived,
+                                       .op = slot->op,
+                                       .elements_max = psc_sub_block_elems_max(pool->shape.chunk_bytes),
+                                       .world_size = pool->shape.world_size};
+
+    if (!psc_expand_read(&pool->readers[rank], &to, payload, payload_bytes, refusal))
+        return false;
+    if (psc_expand_whole(&slot->expand)) { /* and so are all contributions: each ends with its last */
+        slot->result_bytes = 4 * slot->expand.result_words;
+        slot->packets = slot->summed_packets = packets_of(pool, slot->result_bytes);
+    }
+    return true;
 }
 
 bool psc_pool_immediate_ok(const struct psc_pool *pool, uint32_t round, uint32_t imm,

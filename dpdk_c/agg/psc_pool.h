@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "psc_arith.h"
+#include "psc_expand.h"
 #include "psc_refusal.h"
 
 static inline int32_t psc_round_distance(uint32_t a, uint32_t b)
@@ -26,6 +27,7 @@ struct psc_pool_shape {
     uint32_t chunk_bytes;  /* accumulator of a slot, multiple of packet_bytes */
     uint32_t packet_bytes; /* value range that is complete or not: one full packet of the path MTU */
     const uint8_t (*tables)[PSC_MAX_TABLE]; /* the job's, by enum psc_op; NULL: no op of it has one */
+    bool sub_blocks;                        /* an op of the job has some: the pool reads their streams */
 };
 
 /* One accumulator and the round that it holds. Contents stay until all ranks have acknowledged the result.
@@ -36,22 +38,27 @@ struct psc_pool_shape {
  *
  * Cut-through and rule 4: what is summed may leave. The packet with the immediate is the last, and it is
  * summed only when the last packet of all N contributions is, that is, when all are whole; their immediates
- * were compared before. */
+ * were compared before.
+ *
+ * Of an op with sub-blocks nothing leaves before the round is complete: the message's first packet says how
+ * long the result is, and that is known when its last sub-block is packed. */
 struct psc_slot {
     uint8_t *accumulator;
-    uint8_t *arrived; /* per packet of a contribution: ranks that are in the accumulator or wait for it */
+    uint8_t *arrived; /* per packet of a contribution: ranks that are in the accumulator or wait for it; per
+                         sub-block: ranks that have passed it */
     uint8_t *waiting; /* per packet of a contribution: 1 + its place in the pool's `waiting`, 0: none is */
     uint64_t contributors; /* bit per rank that has begun. A complete round has all of them today; a partial
                               result would say here whose it is */
     uint32_t round;
     enum psc_op op;
-    uint32_t length_bytes; /* op and length: as the round's first contributor said */
-    uint32_t result_bytes;
-    uint32_t packets;        /* of the result, as the next one */
-    uint32_t summed_packets; /* leading packets that all ranks have contributed: these may leave */
-    uint32_t whole_ranks;    /* ranks whose contribution is whole */
-    uint32_t imm;            /* of the first whole contribution; the others must agree */
-    bool used;               /* holds a round */
+    uint32_t length_bytes;        /* op and length: as the round's first contributor said */
+    uint32_t result_bytes;        /* with sub-blocks, until it is packed: the most that it can be */
+    uint32_t packets;             /* of the result, as the next one */
+    uint32_t summed_packets;      /* leading packets that all ranks have contributed: these may leave */
+    uint32_t whole_ranks;         /* ranks whose contribution is whole */
+    uint32_t imm;                 /* of the first whole contribution; the others must agree */
+    struct psc_expand_sum expand; /* of an op with sub-blocks */
+    bool used;                    /* holds a round */
 };
 
 /* One rank's account: every round is counted once, however often its packets come. */
@@ -77,7 +84,8 @@ struct psc_pool {
     struct psc_pool_shape shape;
     uint32_t completed_rounds;
     struct psc_ledger_row ledger[PSC_MAX_RANKS];
-    struct psc_slot *slots; /* 2W; round r lives in slot r mod 2W */
+    struct psc_slot *slots;            /* 2W; round r lives in slot r mod 2W */
+    struct psc_expand_reader *readers; /* by rank; NULL: no op of the job has sub-blocks */
     uint32_t waiting_count;
     struct psc_addition waiting[PSC_POOL_WAITING];
 };
@@ -96,7 +104,8 @@ struct psc_slot *psc_pool_find(const struct psc_pool *pool, uint32_t round);
 
 /* ---- Before the first byte of a contribution. ---- */
 
-/* Rule 2: the round is this rank's next and within the window, op and length are the first contributor's. */
+/* Rule 2: the round is this rank's next and within the window, op and length are the first contributor's. Of
+ * an op with sub-blocks the number of elements is, which psc_pool_read finds. */
 bool psc_pool_round_ok(const struct psc_pool *pool, uint32_t rank, uint32_t round, enum psc_op op,
                        uint32_t length_bytes, struct psc_refusal *refusal);
 /* Rule 6: the slot holds this round already, or every rank has acknowledged the round that it holds. */
@@ -112,6 +121,10 @@ void psc_pool_add(struct psc_pool *pool, uint32_t rank, uint32_t offset_bytes, c
                   uint32_t payload_bytes);
 /* Adds what waits. Due before a frame of the burst is given back. */
 void psc_pool_settle(struct psc_pool *pool);
+/* The same for an op with sub-blocks, whose payload says what it is. False: not what its op calls for; the
+ * round can only be void now. */
+bool psc_pool_read(struct psc_pool *pool, uint32_t rank, const void *payload, uint32_t payload_bytes,
+                   struct psc_refusal *refusal);
 /* Rule 4: the immediate is that of the contributions to this round that are already whole. */
 bool psc_pool_immediate_ok(const struct psc_pool *pool, uint32_t round, uint32_t imm,
                            struct psc_refusal *refusal);

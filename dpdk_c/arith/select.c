@@ -19,7 +19,8 @@ static bool runs_avx2(void)
 {
     uint32_t eax, ebx, ecx = 0, edx;
 
-    return __builtin_cpu_supports("avx2") && __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") &&
+           __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
 }
 
 static bool always(void)
@@ -28,9 +29,9 @@ static bool always(void)
 }
 
 const struct psc_arith_variant psc_arith_variants[PSC_ARITH_VARIANTS] = {
-    {"avx512", psc_op_rows_avx512, runs_avx512},
-    {"avx2", psc_op_rows_avx2, runs_avx2},
-    {"scalar", psc_op_rows_scalar, always},
+    {"avx512", psc_op_rows_avx512, &psc_sparse_avx512, runs_avx512},
+    {"avx2", psc_op_rows_avx2, &psc_sparse_avx2, runs_avx2},
+    {"scalar", psc_op_rows_scalar, &psc_sparse_scalar, always},
 };
 
 static const struct psc_arith_variant *chosen = &psc_arith_variants[PSC_ARITH_VARIANTS - 1];
@@ -61,6 +62,11 @@ __attribute__((constructor)) static void start(void)
 const struct psc_op_row *psc_op_rows(void)
 {
     return chosen->rows;
+}
+
+const struct psc_sparse_row *psc_sparse_row(void)
+{
+    return chosen->sparse;
 }
 
 const char *psc_arith_variant(void)

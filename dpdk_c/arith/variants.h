@@ -4,10 +4,12 @@
 
 #include "psc_arith.h"
 #include "psc_roce.h"
+#include "psc_sparse.h"
 
 struct psc_arith_variant {
     const char *name;
     const struct psc_op_row *rows;
+    const struct psc_sparse_row *sparse;
     bool (*runs_here)(void);
 };
 
@@ -18,6 +20,7 @@ extern const struct psc_arith_variant psc_arith_variants[PSC_ARITH_VARIANTS];
 extern const struct psc_op_row psc_op_rows_scalar[PSC_OP_COUNT];
 extern const struct psc_op_row psc_op_rows_avx2[PSC_OP_COUNT];
 extern const struct psc_op_row psc_op_rows_avx512[PSC_OP_COUNT];
+extern const struct psc_sparse_row psc_sparse_scalar, psc_sparse_avx2, psc_sparse_avx512;
 
 /* CRC of the sums that `units` have made, for a variant that does not fold them as it makes them. */
 static inline uint32_t psc_crc_of_sums(enum psc_op op, const void *accumulator, uint32_t units)

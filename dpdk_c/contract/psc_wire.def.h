@@ -3,7 +3,7 @@
  * cffi reads this file verbatim: plain enums and integer constants only, no guards, no includes. C code
  * includes psc_wire.h. The version is compared at join; both numbers are named when they differ. */
 
-#define PSC_WIRE_VERSION 2
+#define PSC_WIRE_VERSION 3
 
 /* What the aggregator does to a slot. Numbers are little-endian.
  *
@@ -18,6 +18,13 @@
  *   n = 8: byte j = index j;
  * and the sums stand in the order of the indices, unit by unit.
  *
+ * EXPAND_SUM_x adds 4-byte values of which each rank has some. A contribution, and the result, is a stream of
+ * little-endian u32, as docs/expand-sum.md has it to the bit: the number of elements, alike on all ranks;
+ * then, for each sub-block of so many elements (below; the last has what is left), how many of them are
+ * there; one bit for each, element e of the sub-block in bit e mod 32 of word e / 32, unless none or all are
+ * there; and the values of those that are. The result has an element if some rank has it, its value the sum
+ * over the ranks that have. Contributions to a round have lengths of their own.
+ *
  * PROBE adds nothing: it is the op of window 0 in every job, and its packets are acknowledged, forgotten. */
 enum psc_op {
     PSC_OP_PROBE = 0,
@@ -31,8 +38,10 @@ enum psc_op {
     PSC_OP_LUT2_U8 = 8,
     PSC_OP_LUT2_U16 = 9,
     PSC_OP_LUT8_U16 = 10,
-    PSC_OP_OR_U32 = 11, /* bitwise */
-    PSC_OP_COUNT = 12
+    PSC_OP_OR_U32 = 11,         /* bitwise */
+    PSC_OP_EXPAND_SUM_I32 = 12, /* modulo 2^32 */
+    PSC_OP_EXPAND_SUM_F32 = 13, /* IEEE binary32 additions in arrival order */
+    PSC_OP_COUNT = 14
 };
 
 /* Bytes of a unit, by op: what a contribution's length is a multiple of. */
@@ -47,10 +56,13 @@ enum psc_op_unit {
     PSC_UNIT_LUT2_U8 = 64,
     PSC_UNIT_LUT2_U16 = 64,
     PSC_UNIT_LUT8_U16 = 64,
-    PSC_UNIT_OR_U32 = 4
+    PSC_UNIT_OR_U32 = 4,
+    PSC_UNIT_EXPAND_SUM_I32 = 4,
+    PSC_UNIT_EXPAND_SUM_F32 = 4
 };
 
-/* Bytes of the result per byte of a contribution, by op. */
+/* Bytes of the result per byte of a contribution, by op. Of EXPAND_SUM_x, whose result is as long as its
+ * union makes it: of the longest that a slot has room for. */
 enum psc_op_expansion {
     PSC_EXPANSION_SUM_I32 = 1,
     PSC_EXPANSION_SUM_F32 = 1,
@@ -62,8 +74,16 @@ enum psc_op_expansion {
     PSC_EXPANSION_LUT2_U8 = 4,
     PSC_EXPANSION_LUT2_U16 = 8,
     PSC_EXPANSION_LUT8_U16 = 2,
-    PSC_EXPANSION_OR_U32 = 1
+    PSC_EXPANSION_OR_U32 = 1,
+    PSC_EXPANSION_EXPAND_SUM_I32 = 1,
+    PSC_EXPANSION_EXPAND_SUM_F32 = 1
 };
+
+/* Elements of a sub-block, by op; other ops have none. */
+enum psc_op_sub_block { PSC_SUB_BLOCK_EXPAND_SUM_I32 = 2048, PSC_SUB_BLOCK_EXPAND_SUM_F32 = 2048 };
+
+/* n elements want 4 * (n + ceil(n / 32)) bytes of a slot, and so many for itself. */
+#define PSC_SUB_BLOCK_SPARE_BYTES 64
 
 /* Entries of the job's table, by op; other ops have none. A table begins with 0 and does not fall, and its
  * last entry, the greatest, is 1 to 255. */
@@ -108,11 +128,12 @@ enum psc_pool_class { PSC_POOL_DATA = 0, PSC_POOL_SMALL = 1, PSC_POOL_CLASS_COUN
 #define PSC_MAX_WINDOW 128
 
 /* A result of round r is written to result_va + (r mod W) * chunk_bytes of its pool. Its length is the
- * contribution's times the op's expansion.
+ * contribution's times the op's expansion; of an op with sub-blocks the RETH says it, and the completion.
  *
  * Immediate of contribution and result, big-endian in the packet:
  *   CRC-32 (IEEE 802.3, as zlib.crc32) of four little-endian u32: sequence number of the collective in its
- * session, chunk index inside it, enum psc_op, length of the contribution in bytes.
+ * session, chunk index inside it, enum psc_op, length of the contribution in bytes; of an op with sub-blocks
+ * 4 times the number of elements.
  *
  * All ranks' immediates of a round must agree before its result is complete; the result carries the same
  * value. */
@@ -140,5 +161,10 @@ enum psc_fault {
     PSC_FAULT_RANK_LEFT = 12,       /* a round waits for a rank that has left */
     PSC_FAULT_STOPPING = 13,        /* the appliance is being stopped */
     PSC_FAULT_STRAGGLER = 14,       /* a live rank has not begun a round within straggler_timeout */
-    PSC_FAULT_COUNT = 15
+    /* Of a stream of sub-blocks: */
+    PSC_FAULT_ELEMENTS_MISMATCH = 15, /* NAK 61 sent: elements differ from the round's first contribution */
+    PSC_FAULT_ELEMENTS_RANGE = 16,    /* NAK 61 sent: it has no elements, or more than a slot takes */
+    PSC_FAULT_SUB_BLOCK = 17,         /* NAK 61 sent: count, bitmap and size of a sub-block disagree */
+    PSC_FAULT_STREAM_LENGTH = 18,     /* NAK 61 sent: its sub-blocks end elsewhere than its message */
+    PSC_FAULT_COUNT = 19
 };

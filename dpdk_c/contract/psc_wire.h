@@ -10,23 +10,26 @@
 _Static_assert(PSC_MAX_CHUNK_BYTES <= 1 << PSC_VA_ROUND_SHIFT, "a slot's bytes fit below the round");
 _Static_assert(PSC_MAX_OPS < 1 << (62 - PSC_VA_WINDOW_SHIFT), "op windows fit above the round");
 
-/* What the enums of psc_wire.def.h say about one op; no table: table_entries = 0. */
+/* What the enums of psc_wire.def.h say about one op; no table: table_entries = 0, no sub-blocks:
+ * sub_block_elems = 0. */
 struct psc_op_form {
     uint8_t unit_bytes;
     uint8_t expansion;
     uint16_t table_entries;
     uint16_t sum_max;
+    uint16_t sub_block_elems;
 };
 /* clang-format off */
-#define PSC_OP_FORM(name)       {PSC_UNIT_##name, PSC_EXPANSION_##name, 0, 0}
-#define PSC_OP_TABLE_FORM(name) {PSC_UNIT_##name, PSC_EXPANSION_##name, PSC_TABLE_##name, PSC_SUM_MAX_##name}
+#define PSC_OP_FORM(name)       {PSC_UNIT_##name, PSC_EXPANSION_##name, 0, 0, 0}
+#define PSC_OP_TABLE_FORM(name) {PSC_UNIT_##name, PSC_EXPANSION_##name, PSC_TABLE_##name, PSC_SUM_MAX_##name, 0}
+#define PSC_OP_SUB_BLOCK_FORM(name) {PSC_UNIT_##name, PSC_EXPANSION_##name, 0, 0, PSC_SUB_BLOCK_##name}
 /* clang-format on */
 
 /* Of an op below PSC_OP_COUNT. */
 static inline const struct psc_op_form *psc_op_form(uint32_t op)
 {
     static const struct psc_op_form forms[PSC_OP_COUNT] = {
-        [PSC_OP_PROBE] = {4, 1, 0, 0},
+        [PSC_OP_PROBE] = {4, 1, 0, 0, 0},
         [PSC_OP_SUM_I32] = PSC_OP_FORM(SUM_I32),
         [PSC_OP_SUM_F32] = PSC_OP_FORM(SUM_F32),
         [PSC_OP_MAX_F32] = PSC_OP_FORM(MAX_F32),
@@ -38,11 +41,21 @@ static inline const struct psc_op_form *psc_op_form(uint32_t op)
         [PSC_OP_LUT2_U16] = PSC_OP_TABLE_FORM(LUT2_U16),
         [PSC_OP_LUT8_U16] = PSC_OP_TABLE_FORM(LUT8_U16),
         [PSC_OP_OR_U32] = PSC_OP_FORM(OR_U32),
+        [PSC_OP_EXPAND_SUM_I32] = PSC_OP_SUB_BLOCK_FORM(EXPAND_SUM_I32),
+        [PSC_OP_EXPAND_SUM_F32] = PSC_OP_SUB_BLOCK_FORM(EXPAND_SUM_F32),
     };
     return &forms[op];
 }
 #undef PSC_OP_FORM
 #undef PSC_OP_TABLE_FORM
+#undef PSC_OP_SUB_BLOCK_FORM
+
+/* The most elements that a slot takes of an op with sub-blocks: 4 * (n + ceil(n / 32)) + the spare bytes are
+ * within it. */
+static inline uint32_t psc_sub_block_elems_max(uint32_t chunk_bytes)
+{
+    return (uint32_t)((uint64_t)((chunk_bytes - PSC_SUB_BLOCK_SPARE_BYTES) / 4) * 32 / 33);
+}
 
 /* A table as it must be: begins with 0, does not fall, and says something. */
 static inline bool psc_table_ok(const struct psc_op_form *form, const uint8_t *table)

@@ -24,6 +24,16 @@ static bool op_ok(const struct psc_job_spec *spec, uint32_t op)
             psc_table_sum(form, spec->tables[op], spec->world_size) <= form->sum_max);
 }
 
+static bool has_sub_blocks(const struct psc_job_spec *spec)
+{
+    for (uint32_t i = 0; i < spec->op_count; i++)
+        if (psc_op_form(spec->ops[i])->sub_block_elems > 0)
+            return true;
+    return false;
+}
+
+_Static_assert(sizeof(struct psc_expand_reader) == PSC_SUB_BLOCK_RANK_BYTES, "psc_lane.h says what it takes");
+
 static bool spec_ok(const struct psc_job_spec *spec)
 {
     if (spec->world_size < 1 || spec->world_size > PSC_MAX_RANKS || spec->op_count < 1 ||
@@ -97,6 +107,7 @@ static void lay_out(struct carver *carver, struct psc_job *job, const struct psc
                                              .window = pool->window,
                                              .chunk_bytes = pool->chunk_bytes,
                                              .packet_bytes = spec->mtu,
+                                             .sub_blocks = has_sub_blocks(spec),
                                              .tables = job ? job->spec.tables : NULL};
         size_t slots = 2 * (size_t)pool->window;
         void *qps = carve(carver, spec->world_size * sizeof(struct psc_qp));

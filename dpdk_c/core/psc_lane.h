@@ -114,6 +114,9 @@ struct psc_qp_spec {
 #define PSC_LANE_BITS     4
 #define PSC_QP_INDEX_BITS 10
 
+/* What each rank adds to the memory of each pool if an op of the job has sub-blocks, for budgets. */
+#define PSC_SUB_BLOCK_RANK_BYTES 320
+
 /* Built by the control core (allocates), handed to the lane by PSC_CMD_ATTACH, given back by
  * PSC_EVENT_DETACHED, then freed by the control core. NULL: no memory, or a specification outside the limits
  * that are written beside its fields. */

@@ -172,21 +172,36 @@ static void count_completed(struct psc_lane *lane, struct psc_job_pool *pool)
     }
 }
 
-static void execute_contribution(struct psc_lane *lane, struct psc_qp *qp, const struct psc_packet *packet,
-                                 const struct target *target)
+/* Whether a payload with sub-blocks is what its op calls for shows as it is read; any other is. */
+static bool add_payload(struct psc_qp *qp, const struct psc_packet *packet, const struct target *target,
+                        struct psc_refusal *refusal)
+{
+    struct psc_pool *pool = &qp->pool->pool;
+
+    if (psc_op_form(psc_pool_find(pool, target->round)->op)->sub_block_elems > 0)
+        return psc_pool_read(pool, qp->spec.rank, packet->payload, packet->payload_bytes, refusal);
+    psc_pool_add(pool, qp->spec.rank, psc_responder_offset_bytes(&qp->responder, packet), packet->payload,
+                 packet->payload_bytes);
+    return true;
+}
+
+/* False: refused, and its round is void. */
+static bool execute_contribution(struct psc_lane *lane, struct psc_qp *qp, const struct psc_packet *packet,
+                                 const struct target *target, struct psc_refusal *refusal)
 {
     struct psc_job_pool *pool = qp->pool;
     uint16_t flags = packet->row->flags;
 
     if (flags & PSC_OPF_FIRST)
         begin_contribution(lane, qp, packet, target);
-    psc_pool_add(&pool->pool, qp->spec.rank, psc_responder_offset_bytes(&qp->responder, packet),
-                 packet->payload, packet->payload_bytes);
+    if (!add_payload(qp, packet, target, refusal))
+        return false;
     if ((flags & PSC_OPF_LAST) && psc_pool_finish(&pool->pool, qp->spec.rank, packet->imm))
         count_completed(lane, pool);
     psc_mark_publishable(lane, pool);
     if (pool->job->spec.stats)
         PSC_COUNT(pool->job->spec.stats->contribution_bytes, packet->payload_bytes);
+    return true;
 }
 
 /* The round waits for a rank that has left: it can never be complete. */
@@ -204,10 +219,20 @@ static bool waits_for_left_rank(struct psc_lane *lane, struct psc_qp *qp, uint32
     return true;
 }
 
+/* A NAK for its peer, and the end of the job's epoch. */
+static enum psc_drop refuse(struct psc_lane *lane, struct psc_qp *qp, uint32_t round,
+                            const struct psc_refusal *refusal)
+{
+    psc_responder_refused(&qp->responder, refusal->fault);
+    psc_fault_job(lane, qp, round, refusal);
+    return PSC_DROP_REFUSED;
+}
+
 static enum psc_drop execute(struct psc_lane *lane, struct psc_qp *qp, const struct psc_packet *packet,
                              const struct target *target)
 {
     bool begins_round = (packet->row->flags & PSC_OPF_FIRST) && target->window != 0;
+    struct psc_refusal refusal;
 
     if (begins_round && waits_for_left_rank(lane, qp, target->round))
         return PSC_DROP_QP_STATE;
@@ -217,8 +242,8 @@ static enum psc_drop execute(struct psc_lane *lane, struct psc_qp *qp, const str
     }
     if (target->window == 0)
         execute_probe(lane, qp);
-    else
-        execute_contribution(lane, qp, packet, target);
+    else if (!execute_contribution(lane, qp, packet, target, &refusal))
+        return refuse(lane, qp, target->round, &refusal);
     psc_responder_executed(&qp->responder, packet);
     qp->request_ns = lane->now_ns;
     return PSC_DROP_NONE;
@@ -247,9 +272,7 @@ static enum psc_drop respond(struct psc_lane *lane, struct psc_qp *qp, const str
     }
     if (request_ok(qp, packet, &target, &refusal))
         return execute(lane, qp, packet, &target);
-    psc_responder_refused(&qp->responder, refusal.fault);
-    psc_fault_job(lane, qp, current_round(qp), &refusal);
-    return PSC_DROP_REFUSED;
+    return refuse(lane, qp, current_round(qp), &refusal);
 }
 
 enum psc_drop psc_receive_request(struct psc_lane *lane, struct psc_qp *qp, const struct psc_packet *packet)

@@ -17,6 +17,7 @@ _Static_assert((int)PSC_CTL_COMMAND_ATTACH == PSC_CMD_ATTACH &&
                    (int)PSC_CTL_COMMAND_DETACH == PSC_CMD_DETACH &&
                    (int)PSC_CTL_COMMAND_FREEZE == PSC_CMD_FREEZE,
                "command kinds of ctl/ and core/");
+_Static_assert(PSC_CTL_SUB_BLOCK_RANK_BYTES == PSC_SUB_BLOCK_RANK_BYTES, "budgets of ctl/ and core/");
 
 struct psc_ctl_entry *psc_ctl_find(uint32_t job)
 {

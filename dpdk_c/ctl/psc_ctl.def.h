@@ -13,6 +13,9 @@
 #define PSC_CTL_WHY_BYTES  256
 #define PSC_CTL_NO_CORE    4294967295
 
+/* Memory that each rank adds to each pool of a job that has an op with sub-blocks. */
+#define PSC_CTL_SUB_BLOCK_RANK_BYTES 320
+
 enum psc_ctl_code {
     PSC_CTL_OK = 0,
     PSC_CTL_EAL = 1,           /* EAL did not start */

@@ -207,7 +207,7 @@ static void attach(struct rack *rack)
     const struct psc_job_spec spec = {
         .world_size = SCRIPT_RANKS,
         .mtu = SCRIPT_MTU,
-        .ops = {PSC_OP_SUM_I32, PSC_OP_MAX_F32, PSC_OP_LUT4_U8, PSC_OP_LUT2_U16},
+        .ops = {PSC_OP_SUM_I32, PSC_OP_MAX_F32, PSC_OP_LUT4_U8, PSC_OP_LUT2_U16, PSC_OP_EXPAND_SUM_I32},
         .op_count = SCRIPT_OPS,
         .tables = {[PSC_OP_LUT4_U8] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 127},
                    [PSC_OP_LUT2_U16] = {0, 1, 2, 255}},

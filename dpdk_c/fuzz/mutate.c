@@ -49,7 +49,7 @@ static struct psc_header sound_header(uint8_t opcode, const struct psc_qp_spec *
                                .psn = qp->peer_start_psn + next_random(state) % 8,
                                .va = qp->va_base + (window << PSC_VA_WINDOW_SHIFT),
                                .rkey = qp->rkey,
-                               .dma_len = write_length(state, window > 2),
+                               .dma_len = write_length(state, window > 2 && window < SCRIPT_STREAMS),
                                .imm = window == 0 ? PSC_IMM_PROBE : 7,
                                .syndrome = syndromes[next_random(state) % sizeof syndromes]};
 }
@@ -69,6 +69,21 @@ static uint32_t sound_payload_bytes(const struct psc_header *header, uint32_t *s
     }
 }
 
+/* The beginning of a stream that is as long as its message, of as many elements as a slot takes; one in four
+ * with a changed word. */
+static void put_stream(uint8_t *payload, uint32_t payload_bytes, uint32_t length_bytes, uint32_t *state)
+{
+    uint32_t elements = psc_sub_block_elems_max(SCRIPT_PACKETS * SCRIPT_MTU), bitmap = (elements + 31) / 32;
+    uint32_t words[SCRIPT_MTU / 4] = {elements, length_bytes / 4 - 2 - bitmap};
+
+    for (uint32_t i = 0; i < words[1] && i < elements; i++) /* every third element, and round again */
+        words[2 + (3 * i) % elements / 32] |= 1u << (3 * i) % elements % 32;
+    if (next_random(state) % 4 == 0)
+        words[next_random(state) % (next_random(state) % 2 ? 2 : 2 + bitmap)] ^= 1u
+                                                                                 << next_random(state) % 32;
+    memcpy(payload, words, payload_bytes);
+}
+
 /* Writes a sound frame of one of the workers; returns its length. `out` holds SCRIPT_FRAME_MAX bytes. */
 static uint32_t put_packet(uint8_t shape, uint8_t *out, uint32_t *state)
 {
@@ -81,6 +96,9 @@ static uint32_t put_packet(uint8_t shape, uint8_t *out, uint32_t *state)
     uint32_t padded_bytes = (payload_bytes + 3) & ~3u;
 
     memset(out + header_bytes, (int)(next_random(state) & 0x7f), padded_bytes);
+    if (psc_va_window(header.va - qp.va_base) == SCRIPT_STREAMS &&
+        (psc_opcode_rows[header.opcode].flags & PSC_OPF_RETH) && payload_bytes % 4 == 0)
+        put_stream(out + header_bytes, payload_bytes, header.dma_len, state);
     psc_icrc_finish(psc_crc32(crc, out + header_bytes, padded_bytes), out + header_bytes + padded_bytes);
     return header_bytes + padded_bytes + PSC_ICRC_BYTES;
 }

@@ -9,7 +9,8 @@
 #define SCRIPT_RANKS       2u
 #define SCRIPT_MTU         256u
 #define SCRIPT_WINDOW      2u
-#define SCRIPT_OPS         4u /* op windows 1 to 4; those from 3 on look up and make longer results */
+#define SCRIPT_OPS         5u /* op windows 1 to 5; 3 and 4 look up and make longer results */
+#define SCRIPT_STREAMS     5u /* the op window whose contributions are streams of sub-blocks */
 #define SCRIPT_PACKETS     4u
 #define SCRIPT_MAX_RECORDS 256u
 #define SCRIPT_FRAME_MAX   2048u

@@ -143,12 +143,13 @@ void sim_life_free(struct sim_job *job)
 
 void sim_life_spec(const struct sim_job *job, struct psc_job_spec *spec)
 {
-    *spec = (struct psc_job_spec){.world_size = job->plan->ranks,
-                                  .mtu = job->plan->mtu_bytes,
-                                  .ops = {PSC_OP_SUM_I32, PSC_OP_SUM_F32, PSC_OP_MAX_F32},
-                                  .op_count = SIM_OPS,
-                                  .pool_count = SIM_POOLS,
-                                  .tag = job->index};
+    *spec =
+        (struct psc_job_spec){.world_size = job->plan->ranks,
+                              .mtu = job->plan->mtu_bytes,
+                              .ops = {PSC_OP_SUM_I32, PSC_OP_SUM_F32, PSC_OP_MAX_F32, PSC_OP_EXPAND_SUM_I32},
+                              .op_count = SIM_OPS,
+                              .pool_count = SIM_POOLS,
+                              .tag = job->index};
     for (uint32_t p = 0; p < SIM_POOLS; p++)
         spec->pools[p] = (struct psc_pool_spec){.pool_class = p == 0 ? PSC_POOL_DATA : PSC_POOL_SMALL,
                                                 .window = job->plan->pools[p].window,

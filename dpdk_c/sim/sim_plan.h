@@ -9,7 +9,7 @@
 #define SIM_JOBS    2
 #define SIM_RANKS   12
 #define SIM_POOLS   2
-#define SIM_OPS     3
+#define SIM_OPS     4 /* op windows of every job; sim_data_window */
 #define SIM_STRIKES 8
 #define SIM_MS      UINT64_C(1000000)
 #define SIM_SECOND  UINT64_C(1000000000)

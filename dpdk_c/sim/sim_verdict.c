@@ -74,6 +74,7 @@ static bool deserved(const struct sim_job *job, uint32_t fault)
     case PSC_FAULT_OP_MISMATCH:
     case PSC_FAULT_LENGTH_MISMATCH:
     case PSC_FAULT_IMM_MISMATCH:
+    case PSC_FAULT_STREAM_LENGTH:
         return job->mismatched;
     case PSC_FAULT_RANK_LEFT:
         return job->left_early;
@@ -82,6 +83,9 @@ static bool deserved(const struct sim_job *job, uint32_t fault)
     case PSC_FAULT_INVALID_REQUEST:
     case PSC_FAULT_REMOTE_ACCESS:
     case PSC_FAULT_NAK_RECEIVED:
+    case PSC_FAULT_ELEMENTS_MISMATCH:
+    case PSC_FAULT_ELEMENTS_RANGE:
+    case PSC_FAULT_SUB_BLOCK:
         return false;
     default:
         return true;

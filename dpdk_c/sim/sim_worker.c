@@ -125,7 +125,7 @@ static void falsify(const struct sim_job *job, const struct sim_queue *queue, st
         write->imm ^= 1;
         break;
     case 1:
-        *window = *window % SIM_OPS + 1;
+        *window = *window % (SIM_OPS - 1) + 1; /* never a stream's: what is none is another fault */
         break;
     case 2:
         write->bytes = write->bytes > 4 ? write->bytes - 4 : 8;
@@ -146,7 +146,7 @@ static void post_round(struct sim *sim, struct sim_queue *queue)
     const struct sim_round *round = &job->rounds[queue->pool][queue->posted];
     uint8_t *buffer = queue->contributions + queue->posted % pool->window * pool->chunk_bytes;
     struct sim_write write = {.data = buffer, .bytes = round->bytes, .rkey = queue->rkey, .imm = round->imm};
-    uint32_t window = round->op, number = queue->posted;
+    uint32_t window = sim_data_window(round->op), number = queue->posted;
 
     if (queue->posted == queue->stored)
         sim_data_contribution(round, queue->worker->rank, (uint32_t *)(void *)buffer);

@@ -183,7 +183,7 @@ static void every_variant_equals_one_by_one(void **state)
     for (uint32_t i = 0; i < PSC_ARITH_VARIANTS; i++) {
         const struct psc_arith_variant *variant = &psc_arith_variants[i];
         print_message("%s%s\n", variant->name, variant->runs_here() ? "" : ": not on this CPU");
-        for (enum psc_op op = PSC_OP_SUM_I32; variant->runs_here() && op < PSC_OP_COUNT; op++)
+        for (enum psc_op op = PSC_OP_SUM_I32; variant->runs_here() && op <= PSC_OP_OR_U32; op++)
             for (uint32_t count = 1; count <= PSC_COMBINE_MAX; count++)
                 check_op(&variant->rows[op], op, count);
         assert_null(variant->rows[PSC_OP_PROBE].combine_many);

@@ -94,8 +94,8 @@ static void what_is_outside_is_named(void **state)
     REFUSED("the job's number of ranks is 65, 1 to 64 can be", spec.world_size = 65);
     REFUSED("the job's number of ops is 0, 1 to 15 can be", spec.op_count = 0);
     REFUSED("the job's number of ops is 16, 1 to 15 can be", spec.op_count = 16);
-    REFUSED("an op's number is 0, 1 to 11 can be", spec.ops[1] = PSC_OP_PROBE);
-    REFUSED("an op's number is 12, 1 to 11 can be", spec.ops[0] = PSC_OP_COUNT);
+    REFUSED("an op's number is 0, 1 to 13 can be", spec.ops[1] = PSC_OP_PROBE);
+    REFUSED("an op's number is 14, 1 to 13 can be", spec.ops[0] = PSC_OP_COUNT);
     REFUSED("the job's number of pools is 0, 1 to 8 can be", spec.pool_count = 0);
     REFUSED("the job's number of pools is 9, 1 to 8 can be", spec.pool_count = 9);
     REFUSED("the job's MTU in bytes is 128, 256 to 4096 can be", spec.mtu = 128);

@@ -110,6 +110,23 @@ static void check_op(const struct psc_arith_variant *variant, enum psc_op op, ui
     assert_clean(variant->name, (int)op, "combine_many_crc", units);
 }
 
+static void check_sparse(const struct psc_arith_variant *variant, uint32_t word)
+{
+    static uint32_t sums[64 * 32], united[64], bitmap[64], values[64 * 32];
+
+    memset(united, 0x33, sizeof united);
+    memset(bitmap, (int)word, sizeof bitmap);
+    leave_no_upper_halves();
+    variant->sparse->expand_f32(sums, united, bitmap, 64, values);
+    assert_clean(variant->name, -1, "expand_f32", word);
+    variant->sparse->expand_i32(sums, united, bitmap, 64, values);
+    assert_clean(variant->name, -1, "expand_i32", word);
+    variant->sparse->pack(values, sums, bitmap, 64);
+    assert_clean(variant->name, -1, "pack", word);
+    variant->sparse->count(bitmap, 64);
+    assert_clean(variant->name, -1, "count", word);
+}
+
 static void check_crc(const struct psc_crc_variant *variant, size_t bytes)
 {
     static uint8_t data[4096], mask[PSC_CRC_MASK_BYTES];
@@ -130,9 +147,12 @@ static void no_upper_half_stays_in_use(void **state)
         skip();
     }
     for (uint32_t i = 0; i < PSC_ARITH_VARIANTS; i++)
-        for (enum psc_op op = PSC_OP_SUM_I32; psc_arith_variants[i].runs_here() && op < PSC_OP_COUNT; op++)
+        for (enum psc_op op = PSC_OP_SUM_I32; psc_arith_variants[i].runs_here() && op <= PSC_OP_OR_U32; op++)
             for (uint32_t units = 0; units * psc_op_form(op)->unit_bytes <= 4096; units = 3 * units + 1)
                 check_op(&psc_arith_variants[i], op, units);
+    for (uint32_t i = 0; i < PSC_ARITH_VARIANTS; i++)
+        for (uint32_t word = 0; psc_arith_variants[i].runs_here() && word <= 255; word++)
+            check_sparse(&psc_arith_variants[i], word);
     for (uint32_t i = 0; i < CRC_VARIANTS; i++)
         for (size_t bytes = 0; crc_variants[i]->runs_here() && bytes <= 4096; bytes = bytes * 5 / 4 + 1)
             check_crc(crc_variants[i], bytes);

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from tests.appliance.conftest import Start
+from tests.appliance.job import refused
 from tests.appliance.rack import PATIENCE_S, WORKER_IP, Rack, ip, until
+from tests.appliance.worker import Control
 
 HUGE_PAGES = Path("/sys/kernel/mm/hugepages/hugepages-2048kB")
 AF_PACKET = "--vdev=net_af_packet0,framesz=8192,blocksz=131072,framecnt=512,iface="
@@ -230,3 +232,20 @@ def test_status_says_what_runs(start: Start, tmp_path: Path) -> None:
     late = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
     assert late.returncode == 18
     assert "no appliance answers at" in late.stderr
+
+
+def test_what_reads_streams_is_in_the_budget_of_slots(rack: Rack, start: Start) -> None:
+    """320 bytes a rank and pool: a job whose slots fill the lane's memory fits only without such an op."""
+    slots = 2 * 65536 + 2 * 2 * 4096
+    appliance = start(limits={"slot_bytes": slots, "small_window": 2})
+    appliance.ready()
+    fields = {"window": 1, "chunk_bytes": 65536}
+    refused(
+        Control(rack, ops=["sum_f32", "expand_sum_f32"], **fields),
+        "budget",
+        f"the job's slots take {slots + 640} bytes (640 of them for the streams of 1 ranks); the lane has {slots}",
+    )
+    control = Control(rack, ops=["sum_f32"], **fields)
+    assert control.receive()["type"] == "offer"
+    control.close()
+    assert appliance.stop() == 0

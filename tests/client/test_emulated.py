@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -12,7 +13,11 @@ import torch.distributed as dist
 import pascaline
 from pascaline import codec as codecs
 from pascaline.codec.thc import reference
+from pascaline.contract import wire
 from pascaline.errors import ConfigurationError, EpochEnded, PascalineError, Timeout
+from pascaline.link import Result
+from pascaline.link.emulated import streams
+from pascaline.link.emulated.link import EmulatedLink, PoolSize
 from pascaline.session import emulated
 
 from .processes import run_ranks
@@ -315,6 +320,47 @@ def test_the_emulated_link_needs_a_process_group() -> None:
         pascaline.Session(link="emulated")
     with pytest.raises(ConfigurationError, match="link is 'tcp': choose"):
         pascaline.Session(link="tcp")  # type: ignore[arg-type]
+
+
+# ---- Streams of sub-blocks: no codec sends any yet, so the link is asked itself. ----
+
+
+def streams_through_the_link(rank: int, world_size: int) -> list[tuple[str, object]]:
+    """Long and short, and then one that is none at rank 1. What each round has ended in."""
+    chunk_bytes, found = 65536, []
+    link = EmulatedLink(None, timeout_s=60)
+    link.open(["expand_sum_i32"], {}, [PoolSize(2, chunk_bytes), PoolSize(1, 256)])
+    pool = link.pools[0]
+    for round_, elements in enumerate((40, 9000, 9000)):
+        there = np.arange(elements) % (2 + 5 * rank) == 0
+        stream = streams.encode(there, np.arange(elements, dtype=np.int32))
+        if round_ == 2 and rank == 1:
+            stream[4:8] = 255
+        pool.contributions[round_ % 2][: stream.size] = stream.tobytes()
+        pool.write(round_ % 2, stream.size, 1 << wire.VA_WINDOW_SHIFT | round_ << wire.VA_ROUND_SHIFT, 7)
+        try:
+            landed: list[Result] = []
+            while not landed:
+                assert link.wait(60)
+                landed = link.completions()
+            data = np.frombuffer(pool.results[round_ % 2], np.uint8)[: landed[0].length_bytes]
+            mask, values = streams.decode(data, elements)
+            found.append(("", (mask.tolist(), values.tolist())))
+        except PascalineError as error:
+            found.append((type(error).__name__, str(error)))
+    link.close()
+    return found
+
+
+def test_streams_of_different_lengths_add_up_and_a_broken_one_is_named(tmp_path: Path) -> None:
+    for found in run_ranks(tmp_path / "store", 2, streams_through_the_link):
+        for (error, result), elements in zip(found[:2], (40, 9000), strict=True):
+            assert error == ""
+            i = np.arange(elements)
+            masks = [i % 2 == 0, i % 7 == 0]
+            assert result == ((masks[0] | masks[1]).tolist(), (i * masks[0] + i * masks[1]).tolist())
+        assert found[2][0] == "EpochEnded"
+        assert "rank 1 contributes a sub-block of 2048 elements of which 4294967295 are there" in found[2][1]
 
 
 # ---- Ends ----

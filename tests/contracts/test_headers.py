@@ -85,6 +85,7 @@ OP_FACTS = {
     "psc_op_expansion": "PSC_EXPANSION_",
     "psc_op_table": "PSC_TABLE_",
     "psc_op_sum_max": "PSC_SUM_MAX_",
+    "psc_op_sub_block": "PSC_SUB_BLOCK_",
 }
 
 
@@ -115,6 +116,9 @@ def test_every_op_has_its_facts_and_they_fit_each_other() -> None:
     look_ups = {op: re.fullmatch(r"LUT(\d)_U(\d+)", op) for op in ops if op.startswith("LUT")}
     assert set(facts["psc_op_unit"]) == set(facts["psc_op_expansion"]) == ops
     assert set(facts["psc_op_table"]) == set(facts["psc_op_sum_max"]) == set(look_ups)
+    streams = {op for op in ops if op.startswith("EXPAND_SUM_")}
+    assert set(facts["psc_op_sub_block"]) == streams
+    assert {2048} == set(facts["psc_op_sub_block"].values())  # what docs/expand-sum.md says
     for op, match in look_ups.items():
         assert match is not None
         index_bits, sum_bits = map(int, match.groups())

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..protocol import ops as all_ops
-from ..protocol import wire
+from ..protocol import streams, wire
 from ..protocol.library import lib
 from ..protocol.rack import MTU, OPS, Rack, acks, results
 from ..protocol.wire import PSN_MASK, Family, Packet
@@ -40,6 +40,7 @@ class Bench:
         self.round = self.other_round = 0
         self.kept: list[Packet] = []  # results that their worker has not been given yet
         self.sent: Message | None = None  # a's whole contribution to the round
+        self.stream = b""  # what a's message in progress goes on with, if it is a stream
         self.qp = Qp(
             family=family,
             qpn=self.a.appliance_qpn,
@@ -102,10 +103,16 @@ class Bench:
             wire.LAST_IMM if last else wire.MIDDLE,
             self.qp.expected_psn,
             imm=self.imm if last else 0,
-            payload=payload(self.round, len(self.qp.message.data), min(residual, MTU)),
+            payload=self._goes_on(self.qp.message, min(residual, MTU)),
             ack_req=last,
         )
         return packet.but(**changes)
+
+    def _goes_on(self, message: Message, size: int) -> bytes:
+        start = len(message.data)
+        if message.op in all_ops.STREAMS:
+            return self.stream[start : start + size]
+        return payload(self.round, start, size)
 
     def ack(self, **changes: object) -> Packet:
         """An acknowledgement of the first packet that is outstanding."""
@@ -209,8 +216,11 @@ class Bench:
         if self.sent is None:
             if self.qp.message is None:
                 self.see(wire.quick_build(self.first()))
-            while self.qp.message:
+            while self.qp.message and not self.qp.in_error:
                 self.see(wire.quick_build(self.next()))
+            if self.qp.in_error:  # a stream's fault may show only in its end
+                self._over()
+                return
             self.kept += results(self.rack.poll(*self._mirror()))
         elif not self.kept:
             self.kept += results(self.rack.poll(*self._mirror()))
@@ -242,6 +252,9 @@ class Bench:
         )
 
     def _mirrored(self, sent: Message) -> bytes:
+        if sent.op in all_ops.STREAMS:  # as many elements, and of those some others
+            elements = int.from_bytes(sent.data[:4], "little")
+            return streams.encode(np.arange(elements) % 5 == 1, np.arange(elements, dtype=np.int32))
         return payload(self.round + 7, 0, sent.length)
 
     def _mirror(self) -> list[Packet]:

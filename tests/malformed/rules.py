@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ..protocol import wire
+from ..protocol import streams, wire
 from ..protocol.library import lib
-from ..protocol.ops import EXPANSION, UNIT
+from ..protocol.ops import EXPANSION, STREAMS, UNIT
 from ..protocol.wire import APPLIANCE_MAC, PSN_MASK
 from ..protocol.worker import distance
 
@@ -280,6 +280,17 @@ def _in_order(packet: Packet, qp: Qp) -> Iterator[tuple[str, bool]]:
     if row.ends:
         agreed = None if qp.first is None else qp.first.imm
         yield "imm_mismatch", agreed is not None and _imm(packet) != agreed
+    yield from _stream(_executed(packet, qp), qp)
+
+
+def _stream(message: Message, qp: Qp) -> Iterator[tuple[str, bool]]:
+    """Of an op with sub-blocks: what has come of it is the beginning of a stream, or all of one."""
+    if message.op not in STREAMS:
+        return
+    agreed = None if qp.first is None else int.from_bytes(qp.first.data[:4], "little")
+    fault = streams.fault_of(message.data, message.length, streams.elements_max(qp.slot_bytes), agreed)
+    if fault is not None:
+        yield fault.name, True
 
 
 def _begins(packet: Packet, qp: Qp) -> Iterator[tuple[str, bool]]:
@@ -292,7 +303,7 @@ def _begins(packet: Packet, qp: Qp) -> Iterator[tuple[str, bool]]:
     elif op is not None:
         yield "round_mismatch", round != qp.next_round or not qp.window_open
         yield "op_mismatch", qp.first is not None and op != qp.first.op
-        yield "length_mismatch", qp.first is not None and length != qp.first.length
+        yield "length_mismatch", qp.first is not None and length != qp.first.length and op not in STREAMS
     yield "invalid_request", packet.row.ends and not packet.row.imm
     yield "invalid_request", length == 0 or length % UNIT.get(op or 0, 4) != 0
     if packet.row.ends:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from . import streams
 from .library import ffi, lib
 from .worker import Array
 
@@ -27,11 +28,16 @@ UNIT = _by_op("psc_op_unit", "PSC_UNIT_")
 EXPANSION = _by_op("psc_op_expansion", "PSC_EXPANSION_")
 TABLE = _by_op("psc_op_table", "PSC_TABLE_")
 SUM_MAX = _by_op("psc_op_sum_max", "PSC_SUM_MAX_")
+SUB_BLOCK = _by_op("psc_op_sub_block", "PSC_SUB_BLOCK_")
 NAMES = {
     value: name.removeprefix("PSC_OP_").lower() for value, name in ffi.typeof("enum psc_op").elements.items()
 }
 ALL_OPS = list(range(lib.PSC_OP_SUM_I32, lib.PSC_OP_COUNT))
 """As op windows 1, 2, ... of a job, an op's window is its number."""
+STREAMS = {lib.PSC_OP_EXPAND_SUM_I32: np.int32, lib.PSC_OP_EXPAND_SUM_F32: np.float32}
+"""Ops whose contributions are streams of sub-blocks: a length is 4 bytes for each element, there or not."""
+ARRAYS = [op for op in ALL_OPS if op not in STREAMS]
+"""The others: one length for all ranks."""
 INDEX_BITS = {
     lib.PSC_OP_LUT4_U8: 4,
     lib.PSC_OP_LUT4_U16: 4,
@@ -52,7 +58,15 @@ def tables(world: int) -> dict[int, bytes]:
 
 
 def contribution(op: int, rng: np.random.Generator, length: int) -> bytes:
-    """`length` bytes that a rank may contribute; sums of floats are exact in any order."""
+    """`length` bytes that a rank may contribute; sums of floats are exact in any order.
+
+    Of a stream: `length` / 4 elements, of which from sub-block to sub-block more or fewer are there.
+    """
+    if op in STREAMS:
+        elements = length // 4
+        of_sub_block = rng.choice([0, 0.01, 0.2, 0.99, 1], -(-elements // streams.SUB_BLOCK))
+        there = rng.random(elements) < np.repeat(of_sub_block, streams.SUB_BLOCK)[:elements]
+        return streams.encode(there, rng.integers(-1000, 1000, elements).astype(STREAMS[op]))
     if op in (lib.PSC_OP_SUM_F32, lib.PSC_OP_MAX_F32):
         return rng.integers(-1000, 1000, length // 4).astype(np.float32).tobytes()
     if op == lib.PSC_OP_SUM_F16:
@@ -61,6 +75,13 @@ def contribution(op: int, rng: np.random.Generator, length: int) -> bytes:
         small = rng.integers(-100, 100, length // 2).astype(np.float32)
         return (small.view(np.uint32) >> 16).astype(np.uint16).tobytes()
     return rng.bytes(length)
+
+
+def longest(op: int, chunk_bytes: int) -> int:
+    """The greatest length that a slot of so many bytes takes."""
+    if op in STREAMS:
+        return 4 * streams.elements_max(chunk_bytes)
+    return chunk_bytes // EXPANSION[op] // UNIT[op] * UNIT[op]
 
 
 def indices(packed: bytes, bits: int) -> NDArray[np.uint8]:
@@ -72,6 +93,8 @@ def indices(packed: bytes, bits: int) -> NDArray[np.uint8]:
 
 def expected(op: int, parts: Sequence[bytes], table: bytes = b"") -> Array:
     """The result of these contributions."""
+    if op in STREAMS:
+        return np.frombuffer(streams.add(list(parts), STREAMS[op]), np.uint32)
     if op in INDEX_BITS:
         looked_up = np.frombuffer(table, np.uint8)
         sums = sum(looked_up[indices(part, INDEX_BITS[op])].astype(np.uint32) for part in parts)

@@ -4,13 +4,20 @@ numpy. Every byte agrees, for every op that a codec uses.
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
 from pascaline import codec as codecs
 from pascaline.contract import wire
+from pascaline.link.emulated import streams
 from pascaline.link.emulated.ops import combine
 from tests.client import lockstep
+
+from . import streams as reference
+from .rack import MTU
+from .test_streams import SLOT_PACKETS, SOUND, WRONG, fault_at
 
 ELEMS = 1024 + 300
 CODECS = {
@@ -63,6 +70,34 @@ def test_the_core_and_the_emulated_link_make_the_same_bytes(make_rack, name, wor
     combined = through(rack, round_, 2, codec.op, encoded, codec.table or ())
     assert combined.size == codec.result_bytes(ELEMS) == encoded[0].size * wire.EXPANSIONS[codec.op]
     assert encoded[0].size % wire.UNIT_BYTES[codec.op] == 0
+
+
+@pytest.mark.parametrize("name", ["expand_sum_i32", "expand_sum_f32"])
+@pytest.mark.parametrize("elements", [1, 33, 2048, 5000])
+def test_streams_too(make_rack, name, elements):
+    """In rank order, which the lane is given too: of floats every bit, with values that do not add exactly."""
+    rng = np.random.default_rng(elements)
+    rack = make_rack(world=3, packets=100, ops=[wire.OPS[name]])
+    masks = [rng.random(elements) < density for density in (0.02, 0.5, 1)]
+    values = [rng.normal(size=elements).astype(np.float32) for _ in range(3)]
+    encoded = [streams.encode(there, x) for there, x in zip(masks, values, strict=True)]
+    assert [one.tobytes() for one in encoded] == [
+        reference.encode(there, x) for there, x in zip(masks, values, strict=True)
+    ]
+    through(rack, 0, 1, name, encoded)
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_streams_that_are_none_are_refused_with_the_same_values(wrong):
+    """As test_streams.py shows that the core refuses them."""
+    _, fault = fault_at(WRONG[wrong])
+    words = [np.frombuffer(stream, np.uint8) for stream in (SOUND, WRONG[wrong])]
+    with pytest.raises(streams.StreamFault) as raised:
+        combine("expand_sum_i32", words, chunk_bytes=SLOT_PACKETS * MTU)
+    assert (raised.value.fault, raised.value.rank) == (fault.name, 1)
+    named = {int(number) for number in re.findall(r"\d+", str(raised.value))}
+    # Of a stream that ends early the core names what it lacks in all, the emulated link what it lacks first.
+    assert {fault.got} | ({fault.expected} if fault.name != "stream_length" else set()) <= named
 
 
 def through(rack, round_, window, op, contributions, table=()):

@@ -132,11 +132,11 @@ def start_psn(rnd: random.Random) -> int:
 
 
 def draw_round(job: Job, rnd: random.Random) -> tuple[int, int]:
-    """An op and a contribution's length: a unit, a slot full, or between. Where there is room, half of them expand."""
-    longest = {op: job.chunk_bytes // ops.EXPANSION[op] // ops.UNIT[op] for op in ops.ALL_OPS}
+    """An op and a contribution's length: a unit, a slot full, or between. A third expand, if there is room."""
+    longest = {op: ops.longest(op, job.chunk_bytes) // ops.UNIT[op] for op in ops.ALL_OPS}
     expanding = [op for op, units in longest.items() if ops.EXPANSION[op] > 1 and units > 0]
     plain = [lib.PSC_OP_SUM_I32, lib.PSC_OP_OR_U32]
-    op = rnd.choice(rnd.choice([expanding, plain]))
+    op = rnd.choice(rnd.choice([expanding, plain, list(ops.STREAMS)]))
     return op, ops.UNIT[op] * rnd.choice([1, rnd.randint(1, longest[op]), longest[op]])
 
 

@@ -34,7 +34,7 @@ def parts_of(op: int, world: int, length: int, seed: int = 0) -> list[bytes]:
 
 
 @pytest.mark.parametrize("mtu", [256, 1024, 4096])
-@pytest.mark.parametrize("op", ops.ALL_OPS, ids=ops.NAMES.get)
+@pytest.mark.parametrize("op", ops.ARRAYS, ids=ops.NAMES.get)
 def test_the_result_is_exact_at_every_length(make_rack, op, mtu):
     world = 3
     tables = ops.tables(world)
@@ -132,7 +132,7 @@ def refused(rack: Rack, worker: Worker, op: int, length: int, nak: int) -> tuple
     return fault.fault, fault.expected, fault.got
 
 
-@pytest.mark.parametrize("op", ops.ALL_OPS, ids=ops.NAMES.get)
+@pytest.mark.parametrize("op", ops.ARRAYS, ids=ops.NAMES.get)
 @pytest.mark.parametrize("off", [-4, 4, -2])
 def test_a_length_that_is_no_whole_units_is_refused(make_rack, op, off):
     rack = make_rack(packets=SLOT_PACKETS, ops=ops.ALL_OPS, tables=ops.tables(2))

@@ -15,7 +15,14 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from pascaline_appliance import lookups
 from pascaline_appliance.config import Config
 from pascaline_appliance.contract.control import CONTROL_VERSION, Join
-from pascaline_appliance.dataplane import MAX_CHUNK_BYTES, MAX_WINDOW, WIRE_VERSION, PoolPlan
+from pascaline_appliance.dataplane import (
+    MAX_CHUNK_BYTES,
+    MAX_WINDOW,
+    SUB_BLOCK_ELEMS,
+    SUB_BLOCK_RANK_BYTES,
+    WIRE_VERSION,
+    PoolPlan,
+)
 from pascaline_appliance.errors import Refusal
 
 
@@ -26,7 +33,7 @@ class Usage:
     rx_packets: int = 0
     """Contributions that may be on their way at once: N * W * chunk, in packets."""
     slot_bytes: int = 0
-    """All slots: 2W per pool."""
+    """All slots: 2W per pool; and what reads streams of sub-blocks, by rank and pool."""
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(self.rx_packets + other.rx_packets, self.slot_bytes + other.slot_bytes)
@@ -38,7 +45,7 @@ def usage_of(world_size: int, pools: Sequence[PoolPlan], mtu: int, lanes: int) -
     for pool in pools:
         taken[pool.lane] += Usage(
             rx_packets=world_size * pool.window * -(-pool.chunk_bytes // mtu),
-            slot_bytes=2 * pool.window * pool.chunk_bytes,
+            slot_bytes=2 * pool.window * pool.chunk_bytes + pool.stream_bytes,
         )
     return taken
 
@@ -155,8 +162,10 @@ def _complaint(
                 f" jobs have {used.rx_packets}: ask for a smaller window or chunk, or raise port.rx_ring_packets"
             )
         if wanted.slot_bytes and used.slot_bytes + wanted.slot_bytes > slot_bytes:
+            streams = sum(pool.stream_bytes for pool in pools if pool.lane == lane)
+            of_them = f" ({streams} of them for the streams of {world_size} ranks)" if streams else ""
             return (
-                f"the job's slots take {wanted.slot_bytes} bytes; lane {lane} has {slot_bytes} for slots, other jobs"
+                f"the job's slots take {wanted.slot_bytes} bytes{of_them}; lane {lane} has {slot_bytes} for slots, other jobs"
                 f" have {used.slot_bytes}: ask for a smaller window or chunk, or raise limits.slot_bytes"
             )
     return None
@@ -213,14 +222,15 @@ def plan_pools(
     in_use = [sum((job[lane] for job in others), Usage()) for lane in range(len(ring_packets))]
     lanes = _choose_lanes(in_use, joins)
     world_size = joins[0].world_size
+    streams = world_size * SUB_BLOCK_RANK_BYTES if SUB_BLOCK_ELEMS.keys() & joins[0].ops else 0
     chunk_wishes = [join.chunk_bytes for join in joins if join.chunk_bytes is not None]
     window_wishes = [join.window for join in joins if join.window is not None]
     chunk = min(chunk_wishes, default=config.limits.chunk_bytes)
     window = min(window_wishes, default=config.limits.window)
     while True:
         chunk = max(chunk // mtu, 1) * mtu
-        pools = [PoolPlan("data", window, chunk, lane) for lane in lanes]
-        pools.append(PoolPlan("small", config.limits.small_window, mtu, lanes[0]))
+        pools = [PoolPlan("data", window, chunk, lane, streams) for lane in lanes]
+        pools.append(PoolPlan("small", config.limits.small_window, mtu, lanes[0], streams))
         complaint = _complaint(config, ring_packets, in_use, world_size, pools, mtu)
         if complaint is None:
             return pools

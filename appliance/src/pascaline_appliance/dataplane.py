@@ -58,6 +58,9 @@ TABLE_ENTRIES = _by_op("enum psc_op_table", "PSC_TABLE_")
 """Of the ops that look up, by name."""
 SUM_MAX = _by_op("enum psc_op_sum_max", "PSC_SUM_MAX_")
 """What their sums hold."""
+SUB_BLOCK_ELEMS = _by_op("enum psc_op_sub_block", "PSC_SUB_BLOCK_")
+"""Of the ops whose contributions are streams of sub-blocks."""
+SUB_BLOCK_RANK_BYTES: int = lib.PSC_CTL_SUB_BLOCK_RANK_BYTES
 MAX_TABLE_ENTRY: int = lib.PSC_MAX_TABLE_ENTRY
 OP_NAMES = {value: name for name, value in OPS.items()}
 POOL_CLASSES = {name: value for value, name in _names("enum psc_pool_class", "PSC_POOL_").items()}
@@ -112,6 +115,8 @@ class PoolPlan:
     window: int
     chunk_bytes: int
     lane: int = 0
+    stream_bytes: int = 0
+    """Beside the slots: where each rank's stream of sub-blocks stands, if an op of the job has some."""
 
 
 @dataclass(frozen=True)

@@ -87,6 +87,22 @@ def fault(event: Event, joins: Mapping[int, Join], pools: Sequence[str], limits:
             f"{rank} contributed to {at} for another tensor: immediate {event.got:#010x}, the round's first"
             f" contribution has {event.expected:#010x}; all ranks must reduce the same tensors in the same order"
         ),
+        "elements_mismatch": lambda: (
+            f"{rank} contributed a stream of {event.got} elements to {at}, the round's first contribution has"
+            f" {event.expected}: all ranks must reduce the same tensors in the same order"
+        ),
+        "elements_range": lambda: (
+            f"{rank} contributed a stream of {event.got} elements to {at}, a slot takes 1 to {event.expected}: make"
+            " chunks of fewer elements, or join with larger ones"
+        ),
+        "sub_block": lambda: (
+            f"{rank} contributed a sub-block to {at} whose count and bitmap disagree or go beyond its elements:"
+            f" expected {event.expected}, got {event.got}; what encodes it is broken"
+        ),
+        "stream_length": lambda: (
+            f"{rank} contributed {event.got} bytes to {at} whose sub-blocks take {event.expected} or more; what encodes"
+            " them is broken"
+        ),
         "nak_received": lambda: f"the NIC of {rank} refused a result of {at} with NAK {event.got:#04x}",
         "unreachable": lambda: (
             f"{address} of {rank} does not answer {'neighbour discovery' if ':' in address else 'ARP'} on the data"

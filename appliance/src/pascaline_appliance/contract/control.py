@@ -38,6 +38,8 @@ Op = Literal[
     "lut2_u16",
     "lut8_u16",
     "or_u32",
+    "expand_sum_i32",
+    "expand_sum_f32",
 ]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 PoolClass = Literal["data", "small"]

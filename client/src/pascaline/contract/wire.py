@@ -13,7 +13,7 @@ from typing import Any
 import cffi
 
 HEADER = Path(__file__).with_name("psc_wire.def.h")
-SPOKEN_VERSION = 2
+SPOKEN_VERSION = 3
 """The version of the header that this code was written for."""
 
 _ffi = cffi.FFI()
@@ -38,9 +38,13 @@ TABLE_ENTRIES = _enum("psc_op_table", "PSC_TABLE_")
 """Of the ops that look up."""
 SUM_MAX = _enum("psc_op_sum_max", "PSC_SUM_MAX_")
 """What their sums hold: the table's last entry times the world size is at most this."""
+SUB_BLOCK_ELEMS = _enum("psc_op_sub_block", "PSC_SUB_BLOCK_")
+"""Of the ops whose contributions and results are streams of sub-blocks (docs/expand-sum.md)."""
+SUB_BLOCK_SPARE_BYTES: int = _constants.PSC_SUB_BLOCK_SPARE_BYTES
 FAULTS = _enum("psc_fault", "PSC_FAULT_")
 VA_WINDOW_SHIFT: int = _constants.PSC_VA_WINDOW_SHIFT
 VA_ROUND_SHIFT: int = _constants.PSC_VA_ROUND_SHIFT
+MAX_CHUNK_BYTES: int = _constants.PSC_MAX_CHUNK_BYTES
 MAX_RANKS: int = _constants.PSC_MAX_RANKS
 IMM_PROBE: int = _constants.PSC_IMM_PROBE
 PROBE_WINDOW = 0
@@ -55,5 +59,13 @@ _imm_fields = struct.Struct("<4I")
 
 
 def immediate(sequence: int, chunk: int, op: int, length_bytes: int) -> int:
-    """What a message says about itself; all ranks' immediates of a round must agree before its result is complete."""
+    """What a message says about itself; all ranks' immediates of a round must agree before its result is complete.
+
+    `length_bytes` of an op with sub-blocks: 4 times the number of elements, since lengths differ by rank.
+    """
     return zlib.crc32(_imm_fields.pack(sequence & 0xFFFFFFFF, chunk, op, length_bytes))
+
+
+def sub_block_elems_max(chunk_bytes: int) -> int:
+    """The most elements that a slot takes of an op with sub-blocks: 4 * (n + ceil(n / 32)) bytes and the spare ones."""
+    return (chunk_bytes - SUB_BLOCK_SPARE_BYTES) // 4 * 32 // 33

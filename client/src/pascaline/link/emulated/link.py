@@ -22,7 +22,8 @@ import torch.distributed as dist
 from pascaline.contract import wire
 from pascaline.errors import ConfigurationError, EpochEnded, PascalineError
 from pascaline.link import LinkFault, Result
-from pascaline.link.emulated.ops import combine
+from pascaline.link.emulated.ops import STREAMS, combine
+from pascaline.link.emulated.streams import StreamFault
 
 _ROUND_MASK = 0xFFFFFFFF
 _HEAD_BYTES = 24
@@ -93,15 +94,17 @@ class EmulatedPool:
         """One round: what everybody is going to send with as much of it as fits, then the rest, then the sum."""
         op = self._link.ops[mine.op_window - 1]
         ours = torch.frombuffer(self.contributions[mine.round_ % self.window], dtype=torch.uint8)
-        ends = _HEAD_BYTES + self._inline_bytes, _HEAD_BYTES + mine.length_bytes
         self._first[:_HEAD_BYTES].view(torch.int64)[:] = torch.tensor(mine[1:])
         self._first[_HEAD_BYTES:] = ours[: self._inline_bytes]
-        self._gather(self._first, 0, ends[0])
-        self._compare(mine)
-        if ends[1] > ends[0]:
-            self._gather(ours[self._inline_bytes : mine.length_bytes], *ends)
-        rows = self._gathered[:, _HEAD_BYTES : ends[1]].numpy()
-        result = combine(op, list(rows), self._link.tables.get(op, ()))
+        self._gather(self._first, 0, _HEAD_BYTES + self._inline_bytes)
+        lengths = self._compare(mine)
+        longest = max(lengths)  # streams have lengths of their own
+        if longest > self._inline_bytes:
+            self._gather(
+                ours[self._inline_bytes : longest], _HEAD_BYTES + self._inline_bytes, _HEAD_BYTES + longest
+            )
+        rows = self._gathered[:, _HEAD_BYTES:].numpy()
+        result = self._combine(mine, op, [row[:length] for row, length in zip(rows, lengths, strict=True)])
         if self._link.closed:
             return
         np.frombuffer(self.results[mine.round_ % self.window], np.uint8)[: result.size] = result
@@ -111,12 +114,25 @@ class EmulatedPool:
         """Everybody's part of a round."""
         dist.all_gather([row[begin:end] for row in self._gathered], ours, group=self._group)
 
-    def _compare(self, mine: _Contribution) -> None:
-        """As the appliance does: op, length and immediate of a round are alike, or the epoch ends."""
+    def _combine(
+        self, mine: _Contribution, op: str, rows: list[np.ndarray[Any, Any]]
+    ) -> np.ndarray[Any, Any]:
+        try:
+            return combine(op, rows, self._link.tables.get(op, ()), self.chunk_bytes)
+        except StreamFault as fault:
+            raise EpochEnded(
+                f"round {mine.round_}: rank {fault.rank} contributes {fault}", fault.fault, fault.rank
+            ) from fault
+
+    def _compare(self, mine: _Contribution) -> list[int]:
+        """As the appliance does: op, immediate and length of a round are alike, or the epoch ends; a stream's length is
+        its own. Returns everybody's lengths.
+        """
+        streams = self._link.ops[mine.op_window - 1] in STREAMS
         heads = [row[:_HEAD_BYTES].clone().view(torch.int64).tolist() for row in self._gathered]
         for rank, head in enumerate(heads):
             for what, a, b in zip(("op", "length", "imm"), heads[0], head, strict=True):
-                if a != b:
+                if a != b and not (streams and what == "length"):
                     said = [_said(what, value, self._link.ops) for value in (a, b)]
                     raise EpochEnded(
                         f"round {mine.round_}: rank 0 contributes {said[0]} and rank {rank} {said[1]}: every rank must "
@@ -124,6 +140,7 @@ class EmulatedPool:
                         f"{what}_mismatch",
                         rank,
                     )
+        return [length for _, length, _ in heads]
 
 
 def _said(what: str, value: int, ops: Sequence[str]) -> str:

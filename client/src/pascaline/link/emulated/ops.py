@@ -13,6 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pascaline.contract import wire
+from pascaline.link.emulated import streams
+
 Bytes = NDArray[np.uint8]
 Table = Sequence[int]
 UNIT_BYTES = 64
@@ -21,9 +24,17 @@ unit).
 """
 
 
-def combine(op: str, contributions: Sequence[Bytes], table: Table = ()) -> Bytes:
-    """(result bytes,) of the ranks' (contribution bytes,), in rank order; `table` for ops that look indices up."""
+def combine(
+    op: str, contributions: Sequence[Bytes], table: Table = (), chunk_bytes: int = wire.MAX_CHUNK_BYTES
+) -> Bytes:
+    """(result bytes,) of the ranks' (contribution bytes,), in rank order; `table` for ops that look indices up.
+
+    Contributions of ops with sub-blocks have lengths of their own, and the slot's `chunk_bytes` bounds them; raises
+    streams.StreamFault.
+    """
     with np.errstate(all="ignore"):  # an overflow to Inf is a result, and int32 wraps
+        if op in STREAMS:
+            return streams.add(STREAMS[op], contributions, chunk_bytes)
         return _OPS[op](contributions, table).view(np.uint8)
 
 
@@ -97,4 +108,6 @@ _OPS: dict[str, Callable[[Sequence[Bytes], Table], NDArray[Any]]] = {
     "lut2_u16": partial(_look_up, 2, "<u2"),
     "lut8_u16": partial(_look_up, 8, "<u2"),
 }
-NAMES = frozenset(_OPS)
+STREAMS = {"expand_sum_i32": "<i4", "expand_sum_f32": "<f4"}
+"""Ops whose contributions are streams of sub-blocks, and of what."""
+NAMES = frozenset(_OPS) | frozenset(STREAMS)
