@@ -9,7 +9,7 @@ SHELL := /bin/bash
 
 # A planted fault is built beside the real thing, never into it.
 FAULT ?= none
-# For example: make demo DEMO_OPTIONS='--steps 50 --workers 4'
+# For example: make demo DEMO_OPTIONS='--codec thc --steps 50 --workers 4'
 DEMO_OPTIONS ?=
 LEARNING_OPTIONS ?=
 BUILD := $(CURDIR)/build
@@ -47,7 +47,8 @@ help: ## List the targets
 .PHONY: setup
 setup: $(BUILD)/.requirements ## Install missing Debian packages (as root) and make the Python environment build/venv
 
-$(BUILD)/.packages: .ci/packages-apt.txt
+# Installs those of the Debian packages listed in the prerequisite that are missing.
+define INSTALL_PACKAGES
 	@mkdir -p $(BUILD)
 	missing=
 	for package in $$(grep -v '^#' $<); do
@@ -55,13 +56,22 @@ $(BUILD)/.packages: .ci/packages-apt.txt
 	done
 	if [ -n "$$missing" ]; then
 	    if [ "$$(id -u)" != 0 ]; then
-	        echo "Debian packages are missing; as root: apt-get install$$missing" >&2
+	        echo "Debian packages are missing; as root: apt-get install$$missing$(1)" >&2
 	        exit 1
 	    fi
-	    $(APT_GET) update
-	    DEBIAN_FRONTEND=noninteractive $(APT_GET) install -y --no-install-recommends $$missing
+	    if ! { $(APT_GET) update && DEBIAN_FRONTEND=noninteractive $(APT_GET) install -y --no-install-recommends $$missing; }; then
+	        echo "apt-get cannot install$$missing, of Debian 12's main: see above for why$(1)" >&2
+	        exit 1
+	    fi
 	fi
 	touch $@
+endef
+
+$(BUILD)/.packages: .ci/packages-apt.txt
+	$(call INSTALL_PACKAGES)
+
+$(BUILD)/.packages-learning: .ci/packages-learning-apt.txt
+	$(call INSTALL_PACKAGES,; or LEARNING_OPTIONS='--fashion-mnist FOLDER' with its four .gz files in FOLDER)
 
 # /usr/bin/python3: Debian's pyverbs is built for this interpreter and for no other.
 $(BUILD)/.requirements: .ci/requirements.txt $(BUILD)/.packages
@@ -154,9 +164,9 @@ numerics: build ## Accuracy of the codecs: docs/numerics.*, build/numerics/summa
 numerics-long: build ## lhc with 67 M elements and 64 ranks, a quarter of an hour; into docs/lhc.json
 	@$(BIN)/python -m tests.numerics.lhc_report
 
-# Needs the Debian package dataset-fashion-mnist. LEARNING_OPTIONS='--budget-minutes 20' for a part of it.
+# LEARNING_OPTIONS='--budget-minutes 20' for a part of it.
 .PHONY: learning
-learning: build ## Training with every codec, 150 minutes at most, goes on where it was interrupted: docs/learning.*, build/learning/summary.json
+learning: build $(if $(findstring --fashion-mnist,$(LEARNING_OPTIONS)),,$(BUILD)/.packages-learning) ## Training with every codec, 150 minutes at most, goes on where it was interrupted: docs/learning.*, build/learning/summary.json
 	@$(BIN)/python -m tests.learning $(LEARNING_OPTIONS)
 
 .PHONY: sanitize
@@ -193,7 +203,7 @@ format: setup ## Format C and Python
 
 # PASCALINE_KERNELS=avx2 measures another variant than this CPU's best.
 .PHONY: bench-codecs
-bench-codecs: build ## thc's C kernels against one memcpy of 256 MiB, one thread; figures in build/bench/codecs.json
+bench-codecs: build ## The C kernels of thc and sparse against one memcpy of 256 MiB, one thread; figures in build/bench/codecs.json
 	@$(BIN)/python -m tests.bench.codecs --out $(BUILD)/bench/codecs.json
 
 # ---- The demonstration ----
@@ -207,6 +217,11 @@ else
 	ninja -C $(FAULT_DIR)
 	$(BIN)/python -m tests.demo --out $(BUILD)/demo-$(FAULT) --library-path $(FAULT_DIR) $(DEMO_OPTIONS)
 endif
+
+# The same as make demo DEMO_OPTIONS='--codec thc', as a test.
+.PHONY: demo-thc
+demo-thc: build ## The demonstration with gradients in 4 bits: equal to the emulated link's bit for bit, and as good as Gloo's
+	@$(PYTEST) tests/demo -m long -s
 
 .PHONY: demo-planted
 demo-planted: ## Succeeds if the demonstration notices an appliance that adds one to a sum

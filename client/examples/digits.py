@@ -40,6 +40,8 @@ class Options:
     seed: int = 1642
     codec: str = "f32"
     """Of the gradients; "thc" sends 4 bits for each."""
+    chunk_bytes: int | None = None
+    """Of a slot; None: the appliance's choice. A codec that draws does so chunk by chunk."""
 
 
 @dataclass
@@ -48,8 +50,8 @@ class Result:
 
     losses: list[float] = field(default_factory=list)
     """Mean over the workers, one per step."""
-    gradient_bytes: int = 0
-    """That this rank handed to the link: DDP's bucket sizes, summed over the steps."""
+    bucket_bytes: list[int] = field(default_factory=list)
+    """Of one backward pass: what this rank hands to the link in each step."""
     accuracy: float = 0.0
     parameters: Tensor = field(default_factory=lambda: torch.empty(0))
     """All of them, flat, after the last step."""
@@ -68,9 +70,9 @@ def digits() -> tuple[TensorDataset, TensorDataset]:
     return TensorDataset(x[:-HELD_OUT], y[:-HELD_OUT]), TensorDataset(x[-HELD_OUT:], y[-HELD_OUT:])
 
 
-def bucket_bytes(model: DistributedDataParallel) -> int:
-    """Bytes of all gradient buckets of one backward pass, as DDP itself reports them. Rebuilding keeps their sum."""
-    return sum(int(size) for size in model._get_ddp_logging_data()["bucket_sizes"].split(","))
+def bucket_bytes(model: DistributedDataParallel) -> list[int]:
+    """Bytes of each gradient bucket of one backward pass, as DDP itself reports them. Rebuilding keeps their sum."""
+    return [int(size) for size in model._get_ddp_logging_data()["bucket_sizes"].split(",")]
 
 
 def train(link: str, options: Options, on_step: OnStep | None = None) -> Result:
@@ -81,14 +83,12 @@ def train(link: str, options: Options, on_step: OnStep | None = None) -> Result:
     loader = DataLoader(training, batch_size=options.batch, sampler=sampler, drop_last=True)
     network = nn.Sequential(nn.Linear(64, options.hidden), nn.ReLU(), nn.Linear(options.hidden, 10))
     model = DistributedDataParallel(network)
-    if link == "emulated":
-        pascaline.torch.register(model, codec=options.codec, link=link)
-    elif link == "pascaline":
-        pascaline.torch.register(model, codec=options.codec)  # <- the one line
-    step_bytes = bucket_bytes(model)
+    if link != "gloo":
+        how = {"link": "emulated" if link == "emulated" else "verbs", "chunk_bytes": options.chunk_bytes}
+        pascaline.torch.register(model, codec=options.codec, **how)  # <- the one line
     optimizer = torch.optim.Adam(model.parameters(), lr=options.learning_rate)
 
-    result = Result()
+    result = Result(bucket_bytes=bucket_bytes(model))
     for epoch in range(-(-options.steps // len(loader))):
         sampler.set_epoch(epoch)
         for x, y in loader:
@@ -99,7 +99,7 @@ def train(link: str, options: Options, on_step: OnStep | None = None) -> Result:
             loss = nn.functional.cross_entropy(model(x), y)
             loss.backward()
             optimizer.step()
-            record(result, loss.detach(), step_bytes, time.perf_counter() - began, on_step)
+            record(result, loss.detach(), time.perf_counter() - began, on_step)
 
     images, classes = held_out.tensors
     with torch.no_grad():
@@ -108,13 +108,12 @@ def train(link: str, options: Options, on_step: OnStep | None = None) -> Result:
     return result
 
 
-def record(result: Result, loss: Tensor, step_bytes: int, seconds: float, on_step: OnStep | None) -> None:
+def record(result: Result, loss: Tensor, seconds: float, on_step: OnStep | None) -> None:
     """Note one step; the loss is averaged over the ranks by torch.distributed, never by the link under test."""
     dist.all_reduce(loss)
     result.losses.append(float(loss) / dist.get_world_size())
-    result.gradient_bytes += step_bytes
     if on_step is not None and dist.get_rank() == 0:
-        on_step(len(result.losses), result.losses[-1], step_bytes, seconds)
+        on_step(len(result.losses), result.losses[-1], sum(result.bucket_bytes), seconds)
 
 
 def print_step(step: int, loss: float, step_bytes: int, seconds: float) -> None:

@@ -22,7 +22,7 @@ static const struct psc_pack_kernels *kernels(void)
     return &psc_pack_scalar;
 }
 
-static uint64_t count_of(const uint32_t *bitmap, uint64_t words)
+uint64_t psc_sparse_count(const uint32_t *bitmap, uint64_t words)
 {
     uint64_t count = 0;
     for (uint64_t w = 0; w < words; w++)
@@ -46,7 +46,7 @@ void psc_sparse_pack(const uint32_t *x, const uint32_t *own, const uint32_t *cho
                      uint64_t count, uint32_t *packed)
 {
     const uint64_t words = elems / WORD, rest = elems % WORD;
-    uint64_t of_last = rest ? count_of(chosen + words, 1) : 0;
+    uint64_t of_last = rest ? psc_sparse_count(chosen + words, 1) : 0;
     kernels()->pack(x, own, chosen, words, count - of_last, packed);
     if (rest) {
         uint32_t last[WORD] = {0};

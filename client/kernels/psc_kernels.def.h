@@ -62,6 +62,8 @@ void psc_thc_decode_u16(const struct psc_thc_chunk *chunk, uint32_t contributors
 /* bitmap: which elements have |x| >= `least`, both as u32 (so NaN > Inf > finite); 1 marks what is not zero.
  * Returns how many. least: 1 .. 0x7f800000. */
 uint64_t psc_sparse_mark(const float *x, uint64_t elems, uint32_t least, uint32_t *bitmap);
+/* How many bits are set in `words` words. */
+uint64_t psc_sparse_count(const uint32_t *bitmap, uint64_t words);
 /* packed: the `count` elements that `chosen` has, in order; 0 for those that `own` (NULL: all) has not. */
 void psc_sparse_pack(const uint32_t *x, const uint32_t *own, const uint32_t *chosen, uint64_t elems,
                      uint64_t count, uint32_t *packed);

@@ -13,6 +13,7 @@ import pascaline
 from pascaline import codec as codecs
 from pascaline.codec.thc import reference
 from pascaline.errors import ConfigurationError, EpochEnded, PascalineError, Timeout
+from pascaline.session import emulated
 
 from .processes import run_ranks
 from .thc_rack import nmse
@@ -211,15 +212,19 @@ def refusals(rank: int, world_size: int) -> dict[str, tuple[str, str]]:
     found = {
         "seed": said(lambda: session(codec="thc", random_seed=rank)),
         "p": said(lambda: session(codec=codecs.Thc(g=30, p=[0.01, 0.02][rank]))),
+        "switch": said(lambda: session(codec=codecs.Thc(rounding=[None, "independent"][rank]))),
         "plan": said(lambda: session(plan=f"model {rank}")),
         "overflow": said(lambda: session(codec=codecs.Thc(table=tuple(range(0, 256, 17)), t=2.0))),
         "group": said(
             lambda: session(process_group=dist.new_group([1 - rank], use_local_synchronization=False))
         ),
     }
-    with session(codec="thc", chunk_bytes=512) as small:
-        found["slot"] = said(lambda: small.all_reduce(torch.ones(3)))
+    found["slot"] = said(lambda: session(codec="thc", chunk_bytes=512))
+    chosen, emulated.CHUNK_BYTES = emulated.CHUNK_BYTES, 512
+    found["chosen slot"] = said(lambda: session(codec="thc"))
+    with session() as small:
         found["fits"] = said(lambda: small.all_reduce(torch.ones(3), codec="f16"))
+    emulated.CHUNK_BYTES = chosen
     with session(chunk_bytes=4) as tiny:
         found["tiny"] = said(lambda: tiny.all_reduce(torch.ones(3), codec="bf16"))
         found["one by one"] = said(lambda: tiny.all_reduce(torch.ones(3)))
@@ -239,16 +244,22 @@ def test_what_cannot_be_is_refused_by_both_values(tmp_path: Path) -> None:
             assert found[key][0] == "JoinRefused"
             assert "rank 0 joins with plan" in found[key][1]
             assert "and rank 1 with" in found[key][1]
-        assert "thc g 30 p 0.01 #" in found["p"][1]
-        assert "thc g 30 p 0.02 #" in found["p"][1]
-        assert found["slot"] == (
-            "ConfigurationError",
-            "thc needs slots of 1024 bytes, a block's sums, and the job has 512: join with a larger chunk_bytes",
+        assert "plan 'thc g 30 p 0.01' and rank 1 with 'thc g 30 p 0.02'" in found["p"][1]
+        assert "plan 'thc' and rank 1 with 'thc seed 1'" in found["seed"][1]
+        assert "plan 'thc' and rank 1 with 'thc rounding independent'" in found["switch"][1]
+        assert (
+            found["slot"]
+            == found["chosen slot"]
+            == (
+                "ConfigurationError",
+                "thc needs slots of 1024 bytes, a block's sums, and the job has 512: join with a larger chunk_bytes",
+            )
         )
         assert found["fits"] == found["one by one"] == ("", "")
         assert "slots of 4 bytes hold no result of codec bf16" in found["tiny"][1]
         assert (
-            "needs the op lut2_u8 with its own table, and this session joined with thc #" in found["other"][1]
+            "needs the op lut2_u8 with its own table, and this session joined with thc: join"
+            in found["other"][1]
         )
         assert "needs the op lut4_u8 with its own table" in found["table"][1]
         assert "of 4 elements and this tensor has 3" in found["elements"][1]

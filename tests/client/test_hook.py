@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -187,8 +188,23 @@ def test_the_fingerprint_tells_models_and_choices_apart() -> None:
     for choice in (Choice(start_compress_iter=1), Choice(min_compress_elems=1), Choice(exclude=["a"])):
         others.append(fingerprint(torch.nn.Linear(3, 2), choice))
     assert len({one, *others}) == 6
-    longest = codecs.describe(codecs.Thc(bits=4, g=120, p=0.000123456, name="thc-uniform"), 2**64 - 1)
-    assert all(len(f"{text}; {longest}") <= 128 for text in others)
+
+
+def test_the_fingerprint_says_what_is_chosen_and_leaves_room_for_the_codec() -> None:
+    model = torch.nn.Linear(3, 2)
+    for choice, words in (
+        (Choice(start_compress_iter=1000), ", start_compress_iter 1000"),
+        (Choice(min_compress_elems=4096), ", min_compress_elems 4096"),
+        (Choice(uncompressed_codec="fixed32"), ", uncompressed_codec fixed32"),
+        (Choice(exclude=["*.bias", "head.*"]), ", exclude *.bias,head.*"),
+    ):
+        assert fingerprint(model, choice).endswith(words)
+    everything = Choice(None, None, 1000, 4096, [f"layer{i}.*" for i in range(20)], "fixed32")
+    other = Choice(None, None, 1000, 4096, [f"layer{i}.*" for i in range(21)], "fixed32")
+    assert fingerprint(model, everything) != fingerprint(model, other)
+    for choice in (everything, Choice(exclude=[f"layer{i}.*" for i in range(20)])):
+        assert len(text := fingerprint(model, choice)) <= 128 - 40
+        assert re.search(" more #[0-9a-f]{8}$|, #[0-9a-f]{8}$", text)
 
 
 # ---- Modes of DDP ----

@@ -243,6 +243,20 @@ def test_norms_where_they_become_0_or_need_care(variant, name, exponent):
         assert bool(wanted[0] == 0) == (float(value) < 2.0**-100)
 
 
+def test_below_which_sum_of_squares_a_norm_needs_care(variant):
+    """One partial sum of four squares, 1.125 * 2^-101: half a unit of its last place, and a tiny one beyond that.
+
+    The tiny one is 1.2 * 2^-149, which only care sees whole: else it is cut to 2^-149 and rounds away.
+    """
+    grad = np.zeros(1024, np.float32)
+    grad[[0, 64]] = 2.0**-63
+    grad[128] = np.sqrt(1.2 * 2.0**-149)
+    grad[192] = 1.5 * 2.0**-51
+    wanted = reference.norms(SETTINGS["thc"], torch.from_numpy(grad))
+    assert same(kernels.norms(SETTINGS["thc"], grad), wanted)
+    assert float(wanted[0]) == np.nextafter(grad[192], np.float32(1))
+
+
 @pytest.mark.parametrize("params", [SETTINGS["thc"], SETTINGS["max-norm"]], ids=["l2", "max"])
 @pytest.mark.parametrize("blocks", [1, 63, 64, 65, 1000])
 def test_tensor_norm(params, blocks):
@@ -265,6 +279,30 @@ def test_every_word_of_the_counter_counts(variant, seed, sequence, chunk):
     x, scale = torch.from_numpy(grad), torch.from_numpy(scales)
     reference.encode(*where, x, None, None, 1.0, scale, 2048, expected_packed)
     assert same(packed, expected_packed)
+
+
+LARGEST_N = (1, 8, 127, 128, 129, 1000, 32767, 32768, 65535)
+
+
+@pytest.mark.parametrize(
+    "rounding,n", [("independent", 8), ("shared", 8), *(("stratified", n) for n in LARGEST_N)]
+)
+def test_a_draw_is_the_reference_s_to_its_last_bit(variant, rounding, n):
+    """Coordinates whose positions are their own draws are rounded down, those one float32 above are rounded up.
+
+    A draw of one rounding too few is another number where 16 bits and a stratum have more than 24 bits, n > 128.
+    """
+    params = Params(4, (0,) * 15 + (1,), 0.5, n, SEED, norm="max", rotate=False, rounding=rounding)
+    ones, packed = np.ones(8, np.float32), np.empty(4096, np.uint8)
+    for rank in {0, n // 2, n - 1}:
+        draws = reference._draws(params, rank, SEQUENCE, CHUNK, 0, 8192).numpy()
+        exact = (draws >= 0.25) & (draws < 1)  # so that position - 1/2 + 1/2 is the position
+        assert exact.sum() > 4000 or n == 1
+        for position, index in ((draws, 14), (np.nextafter(draws, np.float32(2)), 15)):
+            grad = np.where(exact, position - np.float32(0.5), np.float32(0))
+            kernels.encode(params, rank, SEQUENCE, CHUNK, grad, None, None, 1.0, ones, 8192, packed)
+            indices = reference.unpack(params, torch.from_numpy(packed)).numpy()
+            assert (indices[exact] == index).all()
 
 
 @pytest.mark.parametrize("scale", [0, 2.0**-99], ids=["nothing-sent", "sent"])

@@ -60,7 +60,7 @@ def test_every_operation_is_the_reference_s(variant: str, elems: int) -> None:
         reference.mark(other, 1, theirs)
         chosen = own | theirs
         count = reference.count(chosen)
-        assert count == int(((x != 0) | (other != 0)).sum())
+        assert kernels.count(chosen) == count == int(((x != 0) | (other != 0)).sum())
         for mine in (None, own, theirs):
             expected, (whole, got) = np.empty(count, np.uint32), guarded(count, np.uint32)
             reference.pack(other, mine, chosen, expected)

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from tests.softroce import bench
 
-from .verdict import Facts, objections
+from .verdict import CODECS, Facts, objections
 
 NO_SHOW = 2
 
 
-def main() -> int:
+def main(command_line: list[str] | None = None) -> int:
     """Run the demonstration; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.demo", description=__doc__)
     parser.add_argument(
@@ -25,19 +25,21 @@ def main() -> int:
     )
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--codec", choices=CODECS, default=CODECS[0], help="how gradients travel")
     parser.add_argument("--library-path", help="folder of another libpascaline for the appliance")
     parser.add_argument(
         "--expect-objections",
         action="store_true",
         help="turn the verdict round: for a data plane with a planted fault",
     )
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(command_line)
     out = arguments.out.resolve()
     for stale in ("demo.json", "losses.json", "loss.png"):
         (out / stale).unlink(missing_ok=True)
 
     command = [sys.executable, "-m", "tests.demo.inside", "--share", str(out)]
     command += ["--workers", str(arguments.workers), "--steps", str(arguments.steps)]
+    command += ["--codec", arguments.codec]
     if arguments.library_path:
         command += ["--library-path", arguments.library_path]
     task = bench.Task(command, share=out, workers=arguments.workers, memory_mb=2048, timeout_s=1800)
@@ -59,14 +61,19 @@ def main() -> int:
 def report(facts: Facts, out: Path, expect_objections: bool = False) -> int:
     """Print the verdict; returns the exit status."""
     print(
-        f"trained {facts.steps} steps on {facts.workers} workers, every gradient through the appliance ({facts.link})"
+        f"trained {facts.steps} steps on {facts.workers} workers, every gradient through the appliance "
+        f"({facts.link}) in {facts.codec}"
     )
     print(f"  loss       {facts.loss_first:.4f} -> {facts.loss_last:.4f}")
     print(f"  accuracy   {facts.accuracy:.3f} on held-out images, Gloo {facts.accuracy_gloo:.3f}")
     print(
-        f"  parameters {facts.max_abs_diff:g} from Gloo's at most; ranks bit-identical: {facts.bit_identical}"
+        f"  parameters {facts.max_abs_diff:g} from those over {facts.reference} at most; ranks bit-identical: "
+        f"{facts.bit_identical}"
     )
-    print(f"  bytes      {facts.bytes_added} added by the appliance, {facts.bytes_expected} expected")
+    print(
+        f"  bytes      {facts.bytes_added} added by the appliance and {facts.result_bytes} written back, "
+        f"{facts.bytes_expected} and {facts.result_bytes_expected} expected"
+    )
     print(f"  written    {out / 'demo.json'}, {out / 'loss.png'}")
     found = objections(facts)
     for sentence in found:
@@ -75,7 +82,7 @@ def report(facts: Facts, out: Path, expect_objections: bool = False) -> int:
 
 
 def draw(facts: Facts, losses: dict[str, list[float]], path: Path) -> None:
-    """The loss of both trainings over the steps."""
+    """The loss of all trainings over the steps."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -83,7 +90,7 @@ def draw(facts: Facts, losses: dict[str, list[float]], path: Path) -> None:
 
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
     axes.plot(losses["gloo"], linewidth=4, alpha=0.35, label="Gloo")
-    axes.plot(losses["pascaline"], linewidth=1.2, label=f"Pascaline ({facts.link})")
+    axes.plot(losses["pascaline"], linewidth=1.2, label=f"Pascaline, {facts.codec} ({facts.link})")
     axes.set(xlabel="step", ylabel="loss, mean over workers", yscale="log")
     axes.set_title(
         f"load_digits, {facts.workers} workers, accuracy {facts.accuracy:.3f} (Gloo {facts.accuracy_gloo:.3f})"

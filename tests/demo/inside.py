@@ -1,4 +1,4 @@
-"""The demonstration's part inside the bench: one appliance, the ranks, the same training over both links.
+"""The demonstration's part inside the bench: one appliance, the ranks, the same training over each link.
 
 Everything heavy is imported once and the ranks are forked from here: under emulation importing torch takes half a
 minute. Leaves demo.json and losses.json in the share.
@@ -20,11 +20,14 @@ from typing import Any
 
 import numpy as np
 
+from pascaline import codec as codecs
+from pascaline_exporter import segment
 from tests.softroce.appliance import ADDRESS, Appliance
 from tests.softroce.bench import PLACE_VARIABLE, REPOSITORY
 from tests.softroce.ranks import Ranks
 
-from .verdict import Facts
+from .payload import SLOT_BYTES, bytes_expected
+from .verdict import CODECS, Facts
 
 JOB = "demo"
 TRAINING_TIMEOUT_S = 600
@@ -83,44 +86,56 @@ def print_step(link: str, step: int, loss: float, step_bytes: int, seconds: floa
     )
 
 
-def facts_of(ours: list[dict[str, Any]], gloo: list[dict[str, Any]], bytes_added: int) -> Facts:
-    """What the two trainings show."""
+def facts_of(codec: str, trained: dict[str, list[dict[str, Any]]], counted: segment.JobCounters) -> Facts:
+    """What the trainings show, by link; the last one is what the first must equal."""
+    ours, gloo = trained["pascaline"], trained["gloo"]
+    reference = list(trained)[-1]
+    workers, steps = len(ours), len(ours[0]["losses"])
+    one_pass = bytes_expected(codecs.for_array(np.dtype("f4"), codec, 0, workers), ours[0]["bucket_bytes"])
+    apart = np.abs(ours[0]["parameters"] - trained[reference][0]["parameters"])
     return Facts(
         link=os.environ[PLACE_VARIABLE],
-        workers=len(ours),
-        steps=len(ours[0]["losses"]),
+        codec=codec,
+        workers=workers,
+        steps=steps,
         loss_first=ours[0]["losses"][0],
         loss_last=ours[0]["losses"][-1],
         accuracy=ours[0]["accuracy"],
         accuracy_gloo=gloo[0]["accuracy"],
-        max_abs_diff=float(np.abs(ours[0]["parameters"] - gloo[0]["parameters"]).max()),
+        reference=reference,
+        max_abs_diff=float(apart.max()),
         bit_identical=len({rank["parameters"].tobytes() for rank in ours}) == 1,
-        bytes_added=bytes_added,
-        bytes_expected=sum(rank["gradient_bytes"] for rank in ours),
+        bytes_added=counted.contribution_bytes,
+        bytes_expected=workers * steps * one_pass[0],
+        result_bytes=counted.result_bytes,
+        result_bytes_expected=workers * steps * one_pass[1],
     )
 
 
 def main() -> None:
-    """Run both trainings and leave what was measured."""
+    """Run the trainings and leave what was measured."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--share", type=Path, required=True)
     parser.add_argument("--workers", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--codec", choices=CODECS, required=True)
     parser.add_argument("--library-path")
     arguments = parser.parse_args()
-    share, workers = arguments.share, arguments.workers
+    share, workers, codec = arguments.share, arguments.workers, arguments.codec
     # Emulation has time for 2.4 thousand parameters; a real kernel shows a model that needs several chunks.
     hidden = 32 if os.environ[PLACE_VARIABLE] == "rxe-vm" else 8192
-    options = digits.Options(steps=arguments.steps, hidden=hidden)
+    options = digits.Options(steps=arguments.steps, hidden=hidden, codec=codec, chunk_bytes=SLOT_BYTES)
 
     print("starting the appliance ...", flush=True)
     with appliance(share, arguments.library_path) as running:
-        ours = train("pascaline", workers, options, port=29500)
-        bytes_added = running.job(JOB).contribution_bytes
-    gloo = train("gloo", workers, options, port=29501)
+        trained = {"pascaline": train("pascaline", workers, options, port=29500)}
+        counted = running.job(JOB)
+    trained["gloo"] = train("gloo", workers, options, port=29501)
+    if codec != "f32":
+        trained["emulated"] = train("emulated", workers, options, port=29502)
 
-    facts = facts_of(ours, gloo, bytes_added)
-    losses = {"pascaline": ours[0]["losses"], "gloo": gloo[0]["losses"]}
+    facts = facts_of(codec, trained, counted)
+    losses = {link: ranks[0]["losses"] for link, ranks in trained.items()}
     (share / "losses.json").write_text(json.dumps(losses))
     (share / "demo.json").write_text(json.dumps(dataclasses.asdict(facts), indent=2) + "\n")
 

@@ -150,13 +150,18 @@ def test_sums_and_residuals_are_the_arithmetic_s(appliance: Appliance, job: str,
 
 
 def test_ranks_with_other_codecs_are_refused_by_both(appliance: Appliance, job: str) -> None:
-    def body(rank: int) -> str:
-        try:
-            pascaline.Session(job=job, codec=codecs.Thc(g=20, p=[0.01, 0.02][rank]))
-        except pascaline.JoinRefused as error:
-            return str(error)
-        return ""
+    def body(rank: int) -> list[str]:
+        heard = []
+        for i, options in enumerate(
+            [codecs.Thc(g=20, p=[0.01, 0.02][rank]), codecs.Thc(rounding=[None, "independent"][rank])]
+        ):
+            try:
+                pascaline.Session(job=f"{job}-{i}", codec=options)
+            except pascaline.JoinRefused as error:
+                heard.append(str(error))
+        return heard
 
     with Ranks(2, body, appliance.address) as ranks:
-        for said in ranks.results(timeout_s=120):
-            assert "thc g 20 p 0.01 #" in said or "table" in said, said
+        for by_table, by_switch in ranks.results(timeout_s=120):
+            assert "'thc g 20 p 0.01'" in by_table or "table" in by_table, by_table
+            assert "'thc'" in by_switch and "'thc rounding independent'" in by_switch, by_switch

@@ -37,6 +37,7 @@ from pascaline.codec.options import (
     Threshold,
     TopK,
     describe,
+    in_words,
     resolve,
 )
 from pascaline.codec.sparse import SparseCodec
@@ -79,5 +80,6 @@ __all__ = [
     "TopK",
     "describe",
     "for_array",
+    "in_words",
     "resolve",
 ]

@@ -1,13 +1,13 @@
 """Which codec, and its settings: what users write, before a job has a rank and a world size.
 
-`resolve("thc")` is `Thc()`; `describe` says every parameter, so that ranks that differ in one are refused.
+`resolve("thc")` is `Thc()`; `describe` says what differs from it, so that ranks that differ in it are refused by name.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
@@ -26,6 +26,7 @@ from pascaline.codec.thc.params import Norm, Params, Rounding, ScalePer
 from pascaline.errors import ConfigurationError
 
 _BITS = 4
+_SAID_LAST = ("bits", "g", "p", "correlation", "table", "t")
 
 
 @runtime_checkable
@@ -236,16 +237,38 @@ def resolve(codec: str | Options) -> Options:
     return codec
 
 
-def describe(options: Options, seed: int) -> str:
-    """A codec in a few words and a digest of every parameter; '' says nothing that a round would not."""
-    values: dict[str, Any] = {**asdict(options), "seed": seed}  # type: ignore[call-overload]
+def describe(options: Options, seed: int, room_chars: int = 128) -> str:
+    """A codec in words: its name and every parameter that is not the default's, so that ranks that differ in one are
+    refused by a sentence that says both values.
+    """
     if isinstance(options, Plain):
         return options.name
-    text = " ".join(f"{key}={value!r}" for key, value in sorted(values.items()))
-    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    keys = ("bits", "g", "p", "share", "threshold", "permille", "expected")
-    shown = {key: values[key] for key in keys if values.get(key) is not None}
-    words = [f"{key} {value:.4g}" for key, value in shown.items()]
-    if values.get("values") == "fixed32":
-        words.append("values fixed32")
-    return " ".join([options.name, *words, f"#{digest}"])
+    words = [f"{key} {value}" for key, value in _given(options).items()]
+    if seed:
+        words.append(f"seed {seed}")
+    return in_words([options.name, *words], room_chars)
+
+
+def in_words(words: Sequence[str], room_chars: int) -> str:
+    """`words` one after the other; if that is longer than `room_chars`, as many as fit, and a digest of all."""
+    text = " ".join(words)
+    if len(text) <= room_chars:
+        return text
+    digest = "#" + hashlib.sha256(text.encode()).hexdigest()[:8]
+    for kept in range(len(words) - 1, 0, -1):
+        short = f"{' '.join(words[:kept])} and {len(words) - kept} more {digest}"
+        if len(short) <= room_chars:
+            return short
+    return digest
+
+
+def _given(options: Options) -> dict[str, object]:
+    """What differs from the defaults, switches first: they are short. Values are exact; a table is its digest."""
+    defaults = {one.name: one.default for one in fields(options) if one.init}  # type: ignore[arg-type]
+    usual = settings.defaults(options.name) if isinstance(options, Thc) else {}
+    found: dict[str, object] = {}
+    for key in sorted((key for key in defaults if key != "name"), key=_SAID_LAST.__contains__):
+        value = getattr(options, key)
+        if value not in (defaults[key], usual.get(key, defaults[key])):
+            found[key] = hashlib.sha256(repr(value).encode()).hexdigest()[:8] if key == "table" else value
+    return found

@@ -25,7 +25,7 @@ from pascaline.session.appliance import ApplianceMembership
 from pascaline.session.arrays import flat_view
 from pascaline.session.emulated import EmulatedMembership
 from pascaline.session.identity import resolve
-from pascaline.session.membership import Membership, Wishes
+from pascaline.session.membership import PLAN_MAX_CHARS, Membership, Wishes
 from pascaline.session.progress import Progress
 from pascaline.session.work import Work, refuse_in_progress_thread
 
@@ -121,8 +121,9 @@ class Session:
         own = codecs.for_array(_F32, self.codec, self.rank, self.world_size, self._seed)
         self._ops = (*OPS, *(op for op in own.ops if op not in OPS))
         self._tables = dict.fromkeys(own.ops, own.table) if own.table else {}
-        described = codecs.describe(self.codec, self._seed)
-        self._plan = plan if described == "f32" else f"{plan}{'; ' if plan else ''}{described}"
+        if chunk_bytes:
+            _check_slots(own, chunk_bytes)
+        self._plan = self._planned(plan)
         wishes = Wishes(self._plan, chunk_bytes, window, join_timeout_s, self._ops, self._tables)
         wishes.check()
         self._pid = os.getpid()
@@ -132,7 +133,7 @@ class Session:
         self._parted = threading.Event()
         self._member.join(wishes)
         self._descriptors = self._member.descriptors()
-        self._start(timeout_s)
+        self._start(own, timeout_s)
         try:
             fork.track(self)
             self._member.listen(_Listener(self))
@@ -140,7 +141,13 @@ class Session:
             self.close()
             raise
 
-    def _start(self, timeout_s: float | None) -> None:
+    def _planned(self, plan: str) -> str:
+        """What must be alike on all ranks: the caller's text, and the codec unless that is the plain one."""
+        begin = f"{plan}; " if plan else ""
+        described = codecs.describe(self.codec, self._seed, PLAN_MAX_CHARS - len(begin))
+        return plan if described == "f32" else begin + described
+
+    def _start(self, own: codecs.Codec, timeout_s: float | None) -> None:
         """The progress thread takes the link over."""
         link = self._member.link
         windows = op_windows(list(self._ops))
@@ -151,6 +158,7 @@ class Session:
         self._completion_fd = link.completion_fd
         self._data_slot_bytes = by_class["data"].pool.chunk_bytes
         try:
+            _check_slots(own, self._data_slot_bytes)
             self._progress = Progress(
                 link, self._lines, by_class["data"], by_class["small"], limit_s, life, self._member.hang_up
             )
@@ -229,11 +237,7 @@ class Session:
                         f"{codecs.describe(self.codec, self._seed)}: join a session of its own with "
                         f"codec={codec.name!r}"
                     )
-            if not codec.chunk_elems(self._data_slot_bytes):
-                raise ConfigurationError(
-                    f"slots of {self._data_slot_bytes} bytes hold no result of codec {codec.name}: "
-                    "join with a larger chunk_bytes"
-                )
+            _check_slots(codec, self._data_slot_bytes)
             self._codecs[key] = codec
         return self._codecs[key]
 
@@ -337,6 +341,14 @@ class _Listener:
 
     def waiting(self, ranks: Sequence[int], message: str) -> None:
         self._session._progress.now_waiting_for(ranks, message)
+
+
+def _check_slots(codec: codecs.Codec, slot_bytes: int) -> None:
+    """Refuse slots that hold no result of the codec."""
+    if slot_bytes > 0 and not codec.chunk_elems(slot_bytes):
+        raise ConfigurationError(
+            f"slots of {slot_bytes} bytes hold no result of codec {codec.name}: join with a larger chunk_bytes"
+        )
 
 
 def _check_feedback(feedback: codecs.ErrorFeedback | None, codec: codecs.Codec, elems: int) -> None:

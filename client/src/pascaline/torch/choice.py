@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from pascaline.codec import Options, resolve
+from pascaline.codec import Options, in_words, resolve
 from pascaline.errors import ConfigurationError
 
 _LOSSLESS = ("f32", "fixed32")
@@ -72,17 +71,15 @@ class Choice:
         """Whether a parameter is compressed at all."""
         return elems >= self.min_compress_elems and not any(fnmatchcase(name, p) for p in self.exclude)
 
-    def described(self) -> str:
-        """What must be alike on all ranks beyond codec and model; '' for the defaults."""
-        alike = (
-            self.start_compress_iter,
-            self.min_compress_elems,
-            tuple(self.exclude),
-            self.uncompressed_codec,
-        )
-        if alike == (0, 0, (), "f32"):
-            return ""
-        return ", choice " + hashlib.sha256(repr(alike).encode()).hexdigest()[:8]
+    def described(self, room_chars: int) -> str:
+        """What must be alike on all ranks beyond codec and model, where it is not the default; '' if nothing is."""
+        names = ("start_compress_iter", "min_compress_elems", "uncompressed_codec")
+        words = [
+            f"{name} {value}" for name in names if (value := getattr(self, name)) != getattr(Choice, name)
+        ]
+        if self.exclude:
+            words.append(f"exclude {','.join(self.exclude)}")
+        return f", {in_words(words, room_chars - 2)}" if words else ""
 
 
 def _check_power(what: str, value: float) -> None:

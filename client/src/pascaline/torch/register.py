@@ -11,10 +11,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pascaline.errors import ConfigurationError, UnsupportedTensor
 from pascaline.session import Session
+from pascaline.session.membership import PLAN_MAX_CHARS
 from pascaline.torch.buckets import TAKEN
 from pascaline.torch.choice import Choice
 from pascaline.torch.hook import pascaline_hook
 from pascaline.torch.state import PascalineState
+
+_CODEC_CHARS = 40
+"""Of the plan, kept free for the codec: '; thc-uniform-max and 10 more #12345678'."""
 
 
 def register(
@@ -87,6 +91,7 @@ def fingerprint(module: torch.nn.Module, choice: Choice) -> str:
     """
     trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
     described = "\n".join(f"{name} {tuple(p.shape)} {p.dtype}" for name, p in trained)
-    digest = hashlib.sha256(described.encode()).hexdigest()[:16]
+    digest = hashlib.sha256(described.encode()).hexdigest()[:12]
     elems = sum(p.numel() for _, p in trained)
-    return f"{elems} parameters in {len(trained)} tensors, names {digest}{choice.described()}"
+    model = f"{elems} parameters in {len(trained)} tensors, names {digest}"
+    return model + choice.described(PLAN_MAX_CHARS - len(model) - _CODEC_CHARS)

@@ -72,7 +72,7 @@ class SparseCodec(Codec):
             union, encoding = _all_of(x.size), "dense"
         else:
             union, encoding = yield from self._agree(own, kept, x.size)
-        count = reference.count(union)
+        count = self._machine.count(union)
         if count:
             encode = partial(self._encode, x, mine, union, scales)
             combined = yield Round(self.ops[1], 4 * count, 4 * count, encode)
@@ -99,11 +99,11 @@ class SparseCodec(Codec):
         index = np.concatenate([[self._flags(own, kept, elems)], occupied]).astype(np.uint32)
         combined = yield Round("or_u32", index.nbytes, index.nbytes, partial(_copy, index), more=True)
         flags, occupied = combined.view("<u4")[0], combined.view("<u4")[1:].astype(np.uint32)
-        groups = reference.count(occupied)
+        groups = self._machine.count(occupied)
         whole = np.empty(own.size, np.uint32)
         self._machine.unpack(np.full(groups, 0xFFFFFFFF, np.uint32), occupied, whole)
         _cut(whole, elems)
-        of_groups = reference.count(whole)
+        of_groups = self._machine.count(whole)
         if not groups:
             return whole, "nothing"
         if (
@@ -122,10 +122,12 @@ class SparseCodec(Codec):
         flags = np.uint32(0)
         if 32 * kept >= 31 * elems:
             flags |= _HERE_DENSE
-        sizes = np.full(own.size, _GROUP, np.uint8)
-        sizes[-1] = elems - _GROUP * (own.size - 1)
-        of_each = reference.counts(own)
-        if ((of_each > 0) & (32 * of_each.astype(np.uint32) < np.uint32(31) * sizes)).any():
+        left_out = ~own
+        _cut(left_out, elems)
+        ragged = (left_out & (left_out - np.uint32(1))) != 0  # of 32, one may be missing
+        if elems % _GROUP:
+            ragged[-1] = left_out[-1] != 0
+        if (ragged & (own != 0)).any():
             flags |= _RAGGED
         return flags
 

@@ -38,6 +38,13 @@ def mark(x: NDArray[Any], least: int, bitmap: Words) -> int:
     return marked
 
 
+def count(bitmap: Words) -> int:
+    """As reference.count."""
+    _, library = door.extension()
+    counted: int = library.psc_sparse_count(_array("bitmap", bitmap, np.uint32, bitmap.size), bitmap.size)
+    return counted
+
+
 def pack(x: NDArray[Any], own: Words | None, chosen: Words, packed: Words) -> None:
     """As reference.pack."""
     words = x.view(np.uint32)

@@ -39,12 +39,6 @@ def count(bitmap: Words) -> int:
     return int(_OF_BYTE[bitmap.view(np.uint8)].sum(dtype=np.int64))
 
 
-def counts(bitmap: Words) -> NDArray[np.uint8]:
-    """How many are in each word, u8 (words,)."""
-    of_each: NDArray[np.uint8] = _OF_BYTE[bitmap.view(np.uint8)].reshape(-1, 4).sum(axis=1, dtype=np.uint8)
-    return of_each
-
-
 _OF_BYTE = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)
 
 

@@ -6,6 +6,7 @@ fresh_rotation=False). The table of docs/thc.md, "Settings", in code.
 
 from __future__ import annotations
 
+from dataclasses import MISSING, fields
 from typing import Any
 
 from pascaline.codec.thc import table
@@ -39,11 +40,19 @@ def setting(name: str, n: int, seed: int, bits: int | None = None, correlation: 
     if bits not in (2, 3, 4, 8):
         raise ConfigurationError(f"thc's bits is one of 2, 3, 4, 8, not {bits}")
     if name == "thc-uniform-max":
-        return Params(bits, tuple(range(2**bits)), 1.0, n, seed, norm="max", rotate=False)
+        return Params(bits, tuple(range(2**bits)), 1.0, n, seed, **_UNIFORM_MAX)
     solution = table.choose(bits, n, correlation, uniform=name == "thc-uniform")
     return Params(bits, solution.table, solution.t, n, seed)
 
 
+def defaults(name: str) -> dict[str, Any]:
+    """What the setting called `name` is when nothing is said: bits, correlation and the switches."""
+    own, values = _FIXED.get(name, (4, _UNIFORM_MAX if name == "thc-uniform-max" else {}))
+    switches = {one.name: one.default for one in fields(Params) if one.default is not MISSING}
+    return {"bits": own, "correlation": 0.5, **switches, **values}
+
+
+_UNIFORM_MAX: dict[str, Any] = {"norm": "max", "rotate": False}
 _FIXED: dict[str, tuple[int, dict[str, Any]]] = {
     "thc-paper": (4, {"table": PAPER, "t": PAPER_T, "scale_per": "tensor", "rounding": "independent"}),
     "thc-release": (4, {"table": PAPER, "t": PAPER_T, "scale_per": "tensor", "rounding": "shared"}),

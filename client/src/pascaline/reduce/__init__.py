@@ -1,13 +1,12 @@
 """Reduce: the story "tensor in -> tensor out". encode -> write -> wait -> decode, chunk by chunk, round by round.
 
-`reduce_chunk` is the story; `Collective` says which chunks a tensor needs, `Stream` in which order their messages
-travel, `Line` whose turn it is on a pool. Everything here runs in the session's progress thread, so there is no lock.
-May touch plan, codec, link.
+`reduce_chunk` is the story; `Collective` says which chunks a tensor needs, `Chunk` what one sends, `Stream` in which
+order messages travel, `Line` whose turn it is on a pool. Everything here runs in the session's progress thread, so
+there is no lock. May touch plan, codec, link.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from typing import NamedTuple
@@ -26,18 +25,17 @@ from pascaline.codec import (
     Floats,
     Measure,
     Place,
-    Round,
-    Rounds,
 )
 from pascaline.contract import wire
 from pascaline.errors import EpochEnded
 from pascaline.link import Pool, Result
+from pascaline.reduce.chunk import Chunk, Message
+from pascaline.reduce.scales import Scales
+from pascaline.reduce.stream import Stream
 
 _ROUND_MASK = (1 << 32) - 1
 _NO_SCALES = np.empty(0, np.float32)
-_NUMBER_SHIFT = 24
-"""Above a chunk's number, in what an immediate is made of: which of the chunk's rounds this is."""
-Step = Generator["Message | None", Result | None, None]
+Step = Generator[Message | None, Result | None, None]
 """A chunk on its way: it yields a message that waits for its result, then None until the turn of its next message."""
 
 
@@ -46,9 +44,8 @@ def reduce_chunk(chunk: Chunk, line: Line) -> Step:
     round_ = chunk.begin()
     while round_ is not None:
         slot, message = line.next_slot(), chunk.message(round_)
-        chunk.encode(
-            round_, line.contribution(slot, message)
-        )  # what it leaves out is pending until the sum is accepted
+        # What an encoding leaves out is pending until the sum is accepted.
+        chunk.encode(round_, line.contribution(slot, message))
         line.write(message)
         result = yield message  # rule 4: the slot's bytes are undefined until the completion of this immediate
         message.check(result)
@@ -56,98 +53,6 @@ def reduce_chunk(chunk: Chunk, line: Line) -> Step:
         line.drained()  # rule 5: only now may round r + W be written
         if round_ is not None:
             yield None  # rule 8: until its turn, which is the same on all ranks
-
-
-class Message(NamedTuple):
-    """One round's contribution as the link sees it; its immediate is the same on all ranks."""
-
-    op: int
-    immediate: int
-    length_bytes: int
-    """Of the contribution."""
-    result_bytes: int
-
-    def check(self, result: Result | None) -> None:
-        """A result that answers another message must never be decoded."""
-        if result is None or result.immediate != self.immediate or result.length_bytes != self.result_bytes:
-            what = (
-                f"{result.length_bytes} bytes with immediate {result.immediate:#x}"
-                if result
-                else "no message"
-            )
-            raise EpochEnded(
-                f"a result of {what} came where {self.result_bytes} bytes with {self.immediate:#x} were due",
-                "imm_mismatch",
-            )
-
-
-class Chunk:
-    """A part of an array that is reduced by itself, in one message or in several."""
-
-    def __init__(
-        self,
-        values: Array,
-        codec: Codec,
-        place: Place,
-        scales: Floats,
-        carry: Carry,
-        measure: Measure | None,
-        is_data: bool = True,
-    ) -> None:
-        self.values = values
-        self.flying = self.ended = False
-        """Whether a message of it is on the wire; whether its sum is there."""
-        self.more = False
-        """Whether a message may follow the one that is or was on the wire."""
-        self._codec, self._place, self._scales, self._carry = codec, place, scales, carry
-        self._measure, self._is_data = measure, is_data
-        self._look = False
-        self._round = 0
-        self._rounds: Rounds | None = None
-
-    def begin(self) -> Round | None:
-        """What it contributes first; None: nothing needs to be sent."""
-        if self._measure and self._is_data:
-            self._look = self._measure.begins(self.values.size) and self._codec.lossy
-            if self._look:
-                self._carry = self._measure.carry(self.values, self._carry)
-        self._rounds = self._codec.rounds(self._place, self.values, self._carry, self._scales)
-        return self._next(None)
-
-    def go_on(self, combined: Bytes) -> Round | None:
-        """Decode a result; what it contributes next, if the sum is not there yet."""
-        return self._next(combined)
-
-    def _next(self, combined: Bytes | None) -> Round | None:
-        assert self._rounds is not None
-        try:
-            round_ = self._rounds.send(combined)  # type: ignore[arg-type]  # None begins it
-        except StopIteration as end:
-            self.more = False
-            if self._measure and self._is_data:
-                self._measure.ends(end.value)
-            return None
-        if combined is not None and not self.more:
-            raise RuntimeError(f"codec {self._codec.name} takes a round after one that it called the last")
-        self.more = round_.more
-        return round_
-
-    def message(self, round_: Round) -> Message:
-        """The round as the link sees it."""
-        op = wire.OPS[round_.op]
-        number = self._round << _NUMBER_SHIFT | self._place.chunk
-        self._round += 1
-        immediate = wire.immediate(self._place.sequence, number, op, round_.length_bytes)
-        return Message(op, immediate, round_.length_bytes, round_.result_bytes)
-
-    def encode(self, round_: Round, encoded: Bytes) -> None:
-        """The contribution to one round."""
-        round_.encode(encoded)
-        if self._measure:
-            self._measure.message(round_.length_bytes, round_.result_bytes)
-            if self._look:
-                self._measure.look(self.values, self._carry)
-                self._look = False
 
 
 class Collective:
@@ -213,145 +118,8 @@ class Collective:
         self._done()
 
 
-class Scales:
-    """A collective's scales: norms of this rank first, and in their place, as messages come back, the ranks' maxima.
-
-    Data need not wait for all of them: a chunk may be written when its own have come.
-    """
-
-    def __init__(self, codec: Codec, chunk_elems: list[int]) -> None:
-        self._codec = codec
-        ends = np.cumsum([codec.scale_count(elems) for elems in chunk_elems])
-        self._ends: list[int] = ends.tolist()
-        self._norms = np.zeros(self._ends[-1], np.float32)
-        self.values = np.zeros(1, np.float32) if codec.one_scale else self._norms
-        self.computed = 0
-        """Chunks whose norms are there."""
-        self._come = 0
-        """Values that are scales."""
-
-    def missing(self, end: int) -> bool:
-        """Whether the first `end` values cannot be sent yet."""
-        needed = len(self._ends) if self._codec.one_scale else bisect_left(self._ends, end) + 1
-        return self.computed < needed
-
-    def compute(self, values: Array, carry: Carry) -> None:
-        """The next chunk's norms, and after the last the tensor's if that has one scale."""
-        begin, end = self._bounds(self.computed)
-        self._codec.norms(values, carry, self._norms[begin:end])
-        self.computed += 1
-        if self._codec.one_scale and self.computed == len(self._ends):
-            self.values[0] = self._codec.fold(self._norms)
-
-    def came(self, message: Chunk) -> None:
-        """A message's maxima are in place; they come in order."""
-        self._come += message.values.size
-
-    def there(self, chunk: int) -> bool:
-        """Whether chunk number `chunk` may be encoded; so may the one behind the last, which is none."""
-        last = self.values.size if self._codec.one_scale or chunk >= len(self._ends) else self._ends[chunk]
-        return self._come >= last
-
-    def of(self, chunk: int) -> Floats:
-        """A chunk's."""
-        if self._codec.one_scale:
-            return self.values
-        begin, end = self._bounds(chunk)
-        return self.values[begin:end]
-
-    def _bounds(self, chunk: int) -> tuple[int, int]:
-        return self._ends[chunk - 1] if chunk else 0, self._ends[chunk]
-
-
 def _nothing() -> None:
     """Nobody waits for scales but their data."""
-
-
-def _always(_chunk: int) -> bool:
-    return True
-
-
-def _not_told(_chunk: Chunk) -> None:
-    pass
-
-
-class Due(NamedTuple):
-    """A chunk that may have another message, and the turn at which that travels."""
-
-    turn: int
-    chunk: Chunk
-
-
-class Stream:
-    """A collective's messages on one line, in an order that is the same on all ranks (rule 8), and whether all of them
-    have been written and drained.
-
-    Turn t: first the next messages of chunks whose last one travelled at turn t - A, older chunks first, then the first
-    message of chunk t. So what a chunk waits for travels behind other chunks' messages, and a whole window of those is
-    between: A = W // 2 + 1 leaves 2 (A - 1) >= W - 1 of them. A chunk of one round is never waited for.
-    """
-
-    def __init__(
-        self,
-        chunks: Iterator[Chunk],
-        done: Callable[[], None],
-        window: int,
-        drained: Callable[[Chunk], None] = _not_told,
-        ready: Callable[[int], bool] = _always,
-    ) -> None:
-        self._chunks, self._done, self._told, self._ready = chunks, done, drained, ready
-        self._ahead = window // 2 + 1
-        self._begun = self._undrained = 0
-        self._due: deque[Due] = deque()
-        self._all_begun = False
-
-    def may_go_on(self) -> bool:
-        """Whether all that the next message waits for has come: its chunk's scales, or the result before it."""
-        chunk = self._next_due()
-        return self._ready(self._begun) if chunk is None else not chunk.flying
-
-    def _next_due(self) -> Chunk | None:
-        """The chunk whose next message is next, or None: a new chunk is. Those whose sum is there have no message."""
-        while self._due and (self._all_begun or self._due[0].turn <= self._begun):
-            if not self._due[0].chunk.ended:
-                return self._due[0].chunk
-            self._due.popleft()
-        return None
-
-    def next(self) -> Chunk | None:
-        """The chunk that writes next; None: look again, or all is written."""
-        chunk = self._next_due()
-        if chunk is not None:
-            self._due.popleft()
-            return chunk
-        chunk = next(self._chunks, None)
-        if chunk is not None:
-            self._begun += 1
-            self._undrained += 1
-        elif not self._all_begun:
-            self._all_begun = True
-            self._finish()
-        return chunk
-
-    def written(self, chunk: Chunk, is_new: bool) -> None:
-        """A message of `chunk` is on its way: another may be due."""
-        if chunk.more:
-            self._due.append(Due(self._begun - is_new + self._ahead, chunk))
-
-    def all_written(self) -> bool:
-        """Whether nothing of it will be written any more."""
-        return self._all_begun and self._next_due() is None
-
-    def chunk_drained(self, chunk: Chunk) -> None:
-        """One chunk's sum is in place."""
-        chunk.ended = True
-        self._undrained -= 1
-        self._told(chunk)
-        self._finish()
-
-    def _finish(self) -> None:
-        if self._all_begun and not self._undrained:
-            self._done()
 
 
 class Flight(NamedTuple):
