@@ -194,9 +194,12 @@ int psc_io_lane_main(void *argument)
 
     /* Else the kernel may add 50 us to every sleep. */
     prctl(PR_SET_TIMERSLACK, 1000ul);
-    while (!__atomic_load_n(&lane->stop, __ATOMIC_ACQUIRE))
-        if (!psc_io_lane_turn(lane) && lane->idle_sleep_us > 0)
+    while (!__atomic_load_n(&lane->stop, __ATOMIC_ACQUIRE)) {
+        bool busy = psc_io_lane_turn(lane);
+
+        if (!busy && lane->idle_sleep_us > 0)
             sleep_idle(lane);
+    }
     __atomic_store_n(&lane->ended, 1, __ATOMIC_RELEASE);
     return 0;
 }

@@ -352,7 +352,8 @@ static void what_waits_is_added_before_its_frames_are_gone(void **state)
     free(memory);
 }
 
-/* Two ranks each, so that ranges are finished while others wait before and behind them. */
+/* Three ranks each, three packets behind each other: a range gets its eighth value, and is added and opened
+ * anew, while others wait before and behind it. */
 static void additions_of_many_ranges_do_not_mix(void **state)
 {
     static float values[MANY_RANKS][8][64];
@@ -360,9 +361,9 @@ static void additions_of_many_ranges_do_not_mix(void **state)
     void *memory = make_pool_of_many(&pool);
 
     (void)state;
-    for (uint32_t rank = 0; rank < MANY_RANKS; rank += 2)
-        for (uint32_t packet = 0; packet < 8 + 3; packet++)
-            for (uint32_t i = 0; i < 2; i++) { /* the second is three packets behind */
+    for (uint32_t rank = 0; rank < MANY_RANKS; rank += 3)
+        for (uint32_t packet = 0; packet < 8 + 6; packet++)
+            for (uint32_t i = 0; i < 3 && rank + i < MANY_RANKS; i++) {
                 uint32_t own = packet - 3 * i;
                 if (own >= 8)
                     continue;

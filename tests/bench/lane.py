@@ -35,7 +35,16 @@ OPS = {
     "lut8_u16": 10,
     "or_u32": 11,
 }
-WINDOW, PACKETS, BURST = 4, 4, 64
+EXPANSIONS = {
+    "sum_f16": 2,
+    "sum_bf16": 2,
+    "lut4_u8": 2,
+    "lut4_u16": 4,
+    "lut2_u8": 4,
+    "lut2_u16": 8,
+    "lut8_u16": 2,
+}
+WINDOW, CHUNK_BYTES, BURST = 4, 32768, 64
 HUGE_PAGES = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
 MEMORY_MIB = 192
 
@@ -58,7 +67,7 @@ class Case:
     ranks: int = 4
     mtu: int = 4096
     window: int = WINDOW
-    packets: int = PACKETS
+    packets: int = 8
     lag: int = 0
     burst: int = BURST
 
@@ -68,19 +77,24 @@ class Case:
         return ",".join([self.name, *map(str, numbers)])
 
 
+def filled(name: str, op: str = "sum_i32", mtu: int = 4096) -> Case:
+    """Its result fills a slot."""
+    return Case(name, op, mtu=mtu, packets=CHUNK_BYTES // (mtu * EXPANSIONS.get(op, 1)))
+
+
 MAIN = [
-    Case("int32"),
-    Case("f32", "sum_f32"),
-    Case("thc", "lut4_u8"),
-    Case("int32_1k", mtu=1024, packets=4 * PACKETS),
+    filled("int32"),
+    filled("f32", "sum_f32"),
+    filled("thc", "lut4_u8"),
+    filled("int32_1k", mtu=1024),
 ]
 GROUPS = {
     "main": MAIN,
-    "ops": [Case(op, op) for op in OPS],
-    "ops_1k": [Case(f"{op}_1k", op, mtu=1024, packets=4 * PACKETS) for op in OPS],
-    "ranks": [Case(f"ranks_{n}", ranks=n, packets=max(1, 16 // n)) for n in (2, 4, 8, 16, 64)],
+    "ops": [filled(op, op) for op in OPS],
+    "ops_1k": [filled(f"{op}_1k", op, 1024) for op in OPS],
+    "ranks": [Case(f"ranks_{n}", ranks=n, packets=max(1, 32 // n)) for n in (2, 4, 8, 16, 64)],
     "ranks_1k": [
-        Case(f"ranks_{n}_1k", ranks=n, mtu=1024, packets=max(1, 64 // n)) for n in (2, 4, 8, 16, 64)
+        Case(f"ranks_{n}_1k", ranks=n, mtu=1024, packets=max(1, 128 // n)) for n in (2, 4, 8, 16, 64)
     ],
     "window": [Case(f"window_{w}", window=w) for w in (1, 2, 4, 8, 16, 32, 64)],
     "lag": [Case(f"lag_{lag}", lag=lag) for lag in (0, 1, 2, 4)],
@@ -90,7 +104,7 @@ GROUPS = {
 
 @contextmanager
 def huge_pages() -> Iterator[bool]:
-    """Reserves what is needed for the run, where this user may; else ordinary pages are used, and the report says so."""
+    """Reserves what is needed for the run, where this user may; else pages are ordinary, and the report says so."""
     before = int(HUGE_PAGES.read_text()) if HUGE_PAGES.exists() else 0
     wanted = before + MEMORY_MIB // 2
     try:
@@ -164,7 +178,7 @@ def counters_cost(runner: Runner, pairs: int) -> list[float]:
     for _ in range(pairs):
         means = []
         for without in ("", "counters"):
-            (row,) = runner.run([Case("int32")], 9, without)
+            (row,) = runner.run([filled("int32")], 9, without)
             means.append(statistics.median(ratios(row["lane_ns"], row["copy_ns"])))
         costs.append(means[0] / means[1])
     return costs

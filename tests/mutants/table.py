@@ -132,6 +132,22 @@ MUTANTS = (
         "sim",
     ),
     Mutant(
+        "say summed before it is added",
+        "a range is summed when all N ranks are in the accumulator, not when they have come",
+        "agg/psc_pool.c",
+        "        add_waiting(pool, addition);\n        slot->summed_packets",
+        "        slot->summed_packets",
+        "units",
+    ),
+    Mutant(
+        "forget what waits",
+        "a burst's payloads are in their slots before its frames are given back",
+        "core/psc_lane.c",
+        "    psc_add_contributions(lane); ",
+        "    (void)psc_add_contributions; ",
+        "sim",
+    ),
+    Mutant(
         "immediates not compared",
         "the immediates of a round agree before its result leaves",
         "agg/psc_pool.c",
@@ -333,6 +349,14 @@ MUTANTS = (
         "        if (!psc_pool_delivered(&job->pools[i].pool))\n",
         "        if (!psc_pool_delivered(&job->pools[i].pool) && job->leaving_ranks == 0)\n",
         "sim",
+    ),
+    Mutant(
+        "keep the old next hop",
+        "what is prepared for a queue pair is made anew with its next hop's MAC",
+        "core/psc_neighbour.c",
+        "        qp->middle.header_bytes = 0; /* made of another MAC, if any */\n        if (qp",
+        "        if (qp",
+        "protocol",
     ),
     # ---- The RC endpoint: what acknowledges, and what is repeated. ----
     Mutant(
