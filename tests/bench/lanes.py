@@ -1,7 +1,7 @@
 """Two lanes on two cores, the dispatcher's turn, and a quiet job beside a noisy one: psc_bench_lanes and its bounds.
 
-What two lanes give is told beside what two cores give to a copy of memory in the same run: neighbours in time, medians of
-their ratios. Needs two CPUs. None of this was measured on a NIC.
+What two lanes give is told beside what two cores give to a copy of memory in the same run: neighbours in time, medians
+of their ratios. Needs two CPUs. None of this was measured on a NIC.
 """
 
 from __future__ import annotations
