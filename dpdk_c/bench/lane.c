@@ -72,7 +72,7 @@ static void measure(uint32_t repetition)
         measured[i].feed_ns[repetition] = ns_of((double)times.feed_ticks / packets);
         measured[i].copy_ns[repetition] = (before + after) / 2;
         measured[i].kernel_ns[repetition] =
-            ns_of(bench_kernels_run(measured[i].workers, ticks_of_ms(slice_ms) / 2));
+            ns_of(bench_kernels_run(measured[i].workers, ticks_of_ms(slice_ms) / 4));
         measured[i].packets_per_turn = packets / (double)times.turns;
         before = copy_ns();
     }

@@ -14,12 +14,17 @@ static void add_packet(struct bench_workers *workers, uint32_t round, uint32_t p
     uint32_t units = one->mtu / psc_op_form(one->op)->unit_bytes;
     volatile uint32_t crc;
 
-    for (uint32_t rank = 0; rank < one->ranks; rank++) {
+    const void *values[PSC_COMBINE_MAX];
+    for (uint32_t rank = 0, count = 0; rank < one->ranks; rank++) {
         const struct bench_frame *frame =
             &workers->ranks[rank].frames[round % workers->depth * one->packets + packet];
         const uint8_t *payload = rte_pktmbuf_mtod_offset(frame->m, uint8_t *, frame->stamp.offset);
         crc = psc_crc32(PSC_ICRC_SEED, payload, one->mtu);
-        (rank == 0 ? row->first : row->combine)(slot, payload, units, table);
+        values[count++] = payload;
+        if (count < PSC_COMBINE_MAX && rank < one->ranks - 1)
+            continue;
+        (rank < PSC_COMBINE_MAX ? row->first_many : row->combine_many)(slot, values, count, units, table);
+        count = 0;
     }
     for (uint32_t part = 0; part < workers->expansion; part++)
         crc = psc_crc32(0, slot + (size_t)part * one->mtu, one->mtu);

@@ -134,6 +134,7 @@ struct psc_job *psc_job_new(const struct psc_job_spec *spec, const struct psc_me
     job->spec = *spec;
     job->memory = *memory;
     psc_crc32_shift_init(&job->mtu_shift, spec->mtu);
+    psc_crc32_shift_init(&job->psn_shift, PSC_PSN_WORD_BYTES + spec->mtu);
     carver = (struct carver){.base = (uint8_t *)job};
     lay_out(&carver, job, spec);
     return job;

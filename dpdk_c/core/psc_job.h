@@ -28,6 +28,7 @@ struct psc_qp {
     struct psc_job_pool *pool;
     struct psc_neighbour *next_hop;
     struct psc_flow flow;
+    struct psc_template middle; /* of `flow`; made when it is first used */
     struct psc_responder responder;
     struct psc_requester requester;
     uint32_t
@@ -83,6 +84,7 @@ struct psc_job {
     uint64_t left_ranks;              /* bit per rank that posts nothing more */
     uint64_t leaving_ranks;           /* of them: those that still wait for LEFT */
     struct psc_crc32_shift mtu_shift; /* appends a full packet's CRC to its headers' */
+    struct psc_crc32_shift psn_shift; /* the PSN's in a packet without extensions and with a full payload */
     struct psc_job_pool pools[PSC_MAX_POOLS];
 };
 

@@ -1,6 +1,25 @@
 /* core/: the first story, "packet in -> result out", in psc_lane_poll; and the lane's own memory. */
 #include "psc_lane_state.h"
 
+/* Once for the burst: a counter that is written for every packet costs a lane more than it tells. */
+static void count_turn(struct psc_lane *lane, const struct psc_frame *frames, uint32_t n,
+                       const struct psc_outbox *out)
+{
+    struct psc_lane_stats *stats = lane->stats;
+    uint64_t rx_bytes = 0, tx_bytes = 0;
+
+    for (uint32_t i = 0; i < n; i++)
+        rx_bytes += frames[i].bytes;
+    for (uint32_t i = 0; i < out->count; i++)
+        tx_bytes += out->emits[i].header_bytes + out->emits[i].payload_bytes + out->emits[i].trailer_bytes;
+    PSC_COUNT(stats->rx_packets, n);
+    PSC_COUNT(stats->rx_bytes, rx_bytes);
+    PSC_COUNT(stats->tx_packets, out->count);
+    PSC_COUNT(stats->tx_bytes, tx_bytes);
+    PSC_COUNT(stats->polls, 1);
+    PSC_COUNT(stats->busy_polls, n > 0 || out->count > 0);
+}
+
 /* burst received -> parsed -> QP found -> responder step -> slot added -> slot full -> result built once,
  * one header per worker -> burst sent. */
 uint32_t psc_lane_poll(struct psc_lane *lane, const struct psc_frame *frames, uint32_t n, uint64_t now_ns,
@@ -17,8 +36,7 @@ uint32_t psc_lane_poll(struct psc_lane *lane, const struct psc_frame *frames, ui
     psc_send_replies(lane, &out); /* ACKs and NAKs: at most one per QP and burst */
     psc_send_results(lane, &out); /* one header per worker */
 
-    PSC_COUNT(lane->stats->polls, 1);
-    PSC_COUNT(lane->stats->busy_polls, n > 0 || out.count > 0);
+    count_turn(lane, frames, n, &out);
     return out.count;
 }
 
@@ -30,12 +48,6 @@ struct psc_emit *psc_outbox_take(struct psc_outbox *out)
     emit->payload = NULL;
     emit->hold = NULL;
     return emit;
-}
-
-void psc_count_emit(struct psc_lane *lane, const struct psc_emit *emit)
-{
-    PSC_COUNT(lane->stats->tx_packets, 1);
-    PSC_COUNT(lane->stats->tx_bytes, emit->header_bytes + emit->payload_bytes + emit->trailer_bytes);
 }
 
 struct psc_lane *psc_lane_new(const struct psc_lane_config *config, const struct psc_memory *memory,

@@ -82,8 +82,6 @@ static inline bool psc_outbox_full(const struct psc_outbox *out)
 }
 /* The next emit, to be filled; there is room. */
 struct psc_emit *psc_outbox_take(struct psc_outbox *out);
-/* Counts a filled emit. */
-void psc_count_emit(struct psc_lane *lane, const struct psc_emit *emit);
 
 /* psc_receive.c, psc_request.c, psc_response.c: frame in. The verdicts are counted by psc_receive_frame. */
 void psc_receive_frame(struct psc_lane *lane, const struct psc_frame *frame, struct psc_outbox *out);
@@ -111,8 +109,7 @@ void psc_send_replies(struct psc_lane *lane, struct psc_outbox *out);
 enum psc_drop psc_answer_host(struct psc_lane *lane, const struct psc_frame *frame, struct psc_outbox *out);
 /* A free answer buffer, or NULL. */
 struct psc_answer *psc_answer_find(struct psc_lane *lane);
-void psc_answer_emit(struct psc_lane *lane, struct psc_answer *answer, uint32_t bytes,
-                     struct psc_outbox *out);
+void psc_answer_emit(struct psc_answer *answer, uint32_t bytes, struct psc_outbox *out);
 
 /* psc_neighbour.c: who has our next hop's address. */
 void psc_neighbour_connect(struct psc_lane *lane, struct psc_qp *qp);

@@ -68,6 +68,7 @@ void psc_neighbour_connect(struct psc_lane *lane, struct psc_qp *qp)
     neighbour->users++;
     if (neighbour->known && lane->now_ns - neighbour->learned_ns < FRESH_NS) {
         qp->flow.dst_mac = neighbour->mac;
+        qp->middle.header_bytes = 0; /* made of another MAC, if any */
         ready_to_send(lane, qp);
         return;
     }
@@ -97,6 +98,7 @@ static void tell_users(struct psc_lane *lane, const struct psc_neighbour *neighb
         if (!qp || qp->next_hop != neighbour)
             continue;
         qp->flow.dst_mac = neighbour->mac;
+        qp->middle.header_bytes = 0; /* made of another MAC, if any */
         if (qp->state == PSC_QP_INIT)
             ready_to_send(lane, qp);
     }
@@ -140,7 +142,7 @@ static void ask(struct psc_lane *lane, struct psc_neighbour *neighbour, struct p
         return; /* the next sweep */
     uint32_t bytes = psc_neighbour_request(&lane->config.local, &neighbour->ip, answer->data);
     if (bytes > 0) /* 0: of another family than ours; nobody could answer */
-        psc_answer_emit(lane, answer, bytes, out);
+        psc_answer_emit(answer, bytes, out);
     neighbour->asked++;
     neighbour->asked_ns = lane->now_ns;
 }

@@ -151,10 +151,10 @@ static struct piece result_piece(struct psc_job_pool *pool, const struct psc_qp 
     return piece;
 }
 
-/* Headers and ICRC around the lent payload. A full packet's CRC is combined with the headers' in constant
- * time. A message's shorter tail is read for every worker: combining needs a table per length. */
-static void build_emit(const struct psc_qp *qp, const struct psc_sending *sending, const struct piece *piece,
-                       struct psc_emit *emit)
+/* A full packet's CRC is combined with the headers' in constant time. A message's shorter tail is read for
+ * every worker: combining needs a table per length. */
+static uint32_t build_headers(const struct psc_qp *qp, const struct psc_sending *sending,
+                              const struct piece *piece, struct psc_emit *emit)
 {
     const struct psc_header header = {.opcode = sending->opcode,
                                       .ack_req = sending->ack_req,
@@ -167,9 +167,31 @@ static void build_emit(const struct psc_qp *qp, const struct psc_sending *sendin
 
     emit->header_bytes = psc_build(&qp->flow, &header, piece->payload_bytes, emit->header, &crc);
     if (!PSC_ICRC_IS_MADE || piece->payload_bytes == qp->job->spec.mtu)
-        crc = psc_crc32_combine(&qp->job->mtu_shift, crc, piece->payload_crc);
-    else
-        crc = psc_crc32(crc, piece->payload, piece->payload_bytes);
+        return psc_crc32_combine(&qp->job->mtu_shift, crc, piece->payload_crc);
+    return psc_crc32(crc, piece->payload, piece->payload_bytes);
+}
+
+/* The packets between a message's first and last differ by their PSN alone. */
+static uint32_t build_middle(struct psc_qp *qp, const struct psc_sending *sending, const struct piece *piece,
+                             struct psc_emit *emit)
+{
+    const struct psc_job *job = qp->job;
+    uint32_t crc;
+
+    if (qp->middle.header_bytes == 0)
+        psc_template_init(&qp->middle, &qp->flow, job->spec.mtu, &job->mtu_shift);
+    emit->header_bytes = psc_build_middle(&qp->middle, sending->psn, sending->ack_req, &job->psn_shift,
+                                          piece->payload_crc, emit->header, &crc);
+    return crc;
+}
+
+/* Headers and ICRC around the lent payload. */
+static void build_emit(struct psc_qp *qp, const struct psc_sending *sending, const struct piece *piece,
+                       struct psc_emit *emit)
+{
+    uint32_t crc = sending->opcode == PSC_RC_WRITE_MIDDLE ? build_middle(qp, sending, piece, emit)
+                                                          : build_headers(qp, sending, piece, emit);
+
     psc_icrc_finish(crc, emit->trailer);
     emit->trailer_bytes = sizeof(emit->trailer);
     emit->payload = piece->payload;
@@ -186,7 +208,6 @@ static void send_packet(struct psc_lane *lane, struct psc_qp *qp, const struct p
                                : result_piece(qp->pool, qp, (uint32_t)sending->message->tag, sending->index);
 
     build_emit(qp, sending, &piece, emit);
-    psc_count_emit(lane, emit);
     if (sending->again)
         PSC_COUNT(lane->stats->retransmitted_packets, 1);
     else if (!probe && qp->job->spec.stats)

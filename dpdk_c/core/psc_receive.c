@@ -54,8 +54,6 @@ void psc_receive_frame(struct psc_lane *lane, const struct psc_frame *frame, str
     struct psc_packet packet;
     enum psc_drop why = PSC_DROP_NONE;
 
-    PSC_COUNT(lane->stats->rx_packets, 1);
-    PSC_COUNT(lane->stats->rx_bytes, frame->bytes);
     switch (psc_parse(frame->data, frame->bytes, &lane->config.local, &packet, &why)) {
     case PSC_FRAME_ROCE:
         why = receive_roce(lane, &packet);

@@ -10,8 +10,7 @@ void psc_want_to_reply(struct psc_lane *lane, struct psc_qp *qp)
     lane->repliers.qps[lane->repliers.count++] = qp;
 }
 
-static void emit_control(struct psc_lane *lane, const struct psc_qp *qp, const struct psc_header *header,
-                         struct psc_outbox *out)
+static void emit_control(const struct psc_qp *qp, const struct psc_header *header, struct psc_outbox *out)
 {
     struct psc_emit *emit = psc_outbox_take(out);
     uint32_t crc;
@@ -19,7 +18,6 @@ static void emit_control(struct psc_lane *lane, const struct psc_qp *qp, const s
     emit->header_bytes = psc_build(&qp->flow, header, 0, emit->header, &crc);
     psc_icrc_finish(crc, emit->trailer);
     emit->trailer_bytes = sizeof(emit->trailer);
-    psc_count_emit(lane, emit);
 }
 
 static void send_acknowledgement(struct psc_lane *lane, struct psc_qp *qp, struct psc_outbox *out)
@@ -30,7 +28,7 @@ static void send_acknowledgement(struct psc_lane *lane, struct psc_qp *qp, struc
         PSC_COUNT(lane->stats->acks_sent, 1);
     else
         PSC_COUNT(lane->stats->naks_sent, 1);
-    emit_control(lane, qp, &header, out);
+    emit_control(qp, &header, out);
 }
 
 static void send_cnp(struct psc_lane *lane, struct psc_qp *qp, struct psc_outbox *out)
@@ -40,7 +38,7 @@ static void send_cnp(struct psc_lane *lane, struct psc_qp *qp, struct psc_outbox
     qp->cnp_owed = false;
     qp->cnp_ns = lane->now_ns;
     PSC_COUNT(lane->stats->cnps_sent, 1);
-    emit_control(lane, qp, &header, out);
+    emit_control(qp, &header, out);
 }
 
 /* After a fault nothing leaves but the one NAK that tells the offender. */
@@ -79,7 +77,7 @@ struct psc_answer *psc_answer_find(struct psc_lane *lane)
     return NULL;
 }
 
-void psc_answer_emit(struct psc_lane *lane, struct psc_answer *answer, uint32_t bytes, struct psc_outbox *out)
+void psc_answer_emit(struct psc_answer *answer, uint32_t bytes, struct psc_outbox *out)
 {
     struct psc_emit *emit = psc_outbox_take(out);
 
@@ -87,7 +85,6 @@ void psc_answer_emit(struct psc_lane *lane, struct psc_answer *answer, uint32_t 
     emit->payload_bytes = bytes;
     emit->hold = &answer->hold;
     emit->hold->count++;
-    psc_count_emit(lane, emit);
 }
 
 enum psc_drop psc_answer_host(struct psc_lane *lane, const struct psc_frame *frame, struct psc_outbox *out)
@@ -102,6 +99,6 @@ enum psc_drop psc_answer_host(struct psc_lane *lane, const struct psc_frame *fra
         return PSC_DROP_NONE;
     if (!answer || psc_outbox_full(out))
         return PSC_DROP_NO_BUFFER;
-    psc_answer_emit(lane, answer, bytes, out);
+    psc_answer_emit(answer, bytes, out);
     return PSC_DROP_NONE;
 }

@@ -99,6 +99,21 @@ static struct rte_mbuf *fill(struct rte_mbuf *m, const uint8_t *bytes, uint32_t 
     return m;
 }
 
+/* All of the room: a copy of one length needs no call. */
+static struct rte_mbuf *fill_header(struct rte_mbuf *m, const struct psc_emit *emit)
+{
+    memcpy(rte_pktmbuf_mtod(m, void *), emit->header, sizeof emit->header);
+    m->data_len = (uint16_t)emit->header_bytes;
+    return m;
+}
+
+static struct rte_mbuf *fill_trailer(struct rte_mbuf *m, const struct psc_emit *emit)
+{
+    memcpy(rte_pktmbuf_mtod(m, void *), emit->trailer, sizeof emit->trailer);
+    m->data_len = (uint16_t)emit->trailer_bytes;
+    return m;
+}
+
 /* A payload is one path MTU or the answer to a frame that we have received: it fits. The slot is free at
  * once. */
 static struct rte_mbuf *copy_payload(struct psc_io_tx *tx, const struct psc_emit *emit)
@@ -128,11 +143,11 @@ void psc_io_tx_add(struct psc_io_tx *tx, const struct psc_emit *emit)
     struct rte_mbuf *first = NULL, *last = NULL;
 
     if (emit->header_bytes > 0)
-        chain(&first, &last, fill(tx->headers[--tx->header_count], emit->header, emit->header_bytes));
+        chain(&first, &last, fill_header(tx->headers[--tx->header_count], emit));
     if (emit->payload_bytes > 0)
         chain(&first, &last, tx->lends_payload ? attach_payload(tx, emit) : copy_payload(tx, emit));
     if (emit->trailer_bytes > 0)
-        chain(&first, &last, fill(tx->headers[--tx->header_count], emit->trailer, emit->trailer_bytes));
+        chain(&first, &last, fill_trailer(tx->headers[--tx->header_count], emit));
     if (first == NULL)
         return;
     if (tx->pending_begin == tx->pending_end)

@@ -47,11 +47,28 @@ struct psc_mac psc_group_mac(const struct psc_ip *group)
     return mac;
 }
 
+/* End-around carry until none is left. */
+static uint16_t to_16_bits(uint64_t sum)
+{
+    while (sum >> 16 != 0)
+        sum = (sum & 0xffff) + (sum >> 16);
+    return (uint16_t)sum;
+}
+
 static uint64_t sum_words(const void *data, uint32_t bytes)
 {
     const uint8_t *at = data;
-    uint64_t sum = 0;
-    for (uint32_t i = 0; i + 1 < bytes; i += 2)
+    uint64_t swapped = 0, sum;
+    uint32_t i = 0;
+    /* Ones' complement addition does not mind the order of bytes as long as it is the same for all (RFC 1071
+     * 2B): four bytes at a time as they lie, turned round at the end. */
+    for (; i + 4 <= bytes; i += 4) {
+        uint32_t word;
+        memcpy(&word, at + i, sizeof word);
+        swapped += word;
+    }
+    sum = __builtin_bswap16(to_16_bits(swapped));
+    for (; i + 1 < bytes; i += 2)
         sum += (uint32_t)at[i] << 8 | at[i + 1];
     if (bytes % 2 != 0)
         sum += (uint32_t)at[bytes - 1] << 8;
@@ -60,9 +77,7 @@ static uint64_t sum_words(const void *data, uint32_t bytes)
 
 static uint16_t fold(uint64_t sum)
 {
-    while (sum >> 16 != 0)
-        sum = (sum & 0xffff) + (sum >> 16);
-    return (uint16_t)~sum;
+    return (uint16_t)~to_16_bits(sum);
 }
 
 uint16_t psc_internet_checksum(const void *data, uint32_t bytes)

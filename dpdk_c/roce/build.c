@@ -67,7 +67,8 @@ static uint8_t *put_bth(const struct psc_flow *flow, const struct psc_header *he
 static void put_extensions(const struct psc_header *header, uint8_t *at)
 {
     const struct psc_opcode_row *row = &psc_opcode_rows[header->opcode];
-    memset(at, 0, row->header_bytes - sizeof(struct psc_bth)); /* a CNP's reserved bytes */
+    if (row->flags & PSC_OPF_CNP)
+        memset(at, 0, row->header_bytes - sizeof(struct psc_bth)); /* reserved */
     if (row->flags & PSC_OPF_RETH) {
         struct psc_reth *reth = (void *)at;
         *reth = (struct psc_reth){psc_to_be64(header->va), psc_to_be32(header->rkey),
@@ -100,4 +101,34 @@ uint32_t psc_build(const struct psc_flow *flow, const struct psc_header *header,
     *crc =
         ~psc_icrc(ip_header, (uint32_t)(end - ip_header)); /* its final inversion undone: payload follows */
     return (uint32_t)(end - out);
+}
+
+void psc_template_init(struct psc_template *made, const struct psc_flow *flow, uint32_t payload_bytes,
+                       const struct psc_crc32_shift *past_payload)
+{
+    const struct psc_header header = {.opcode = PSC_RC_WRITE_MIDDLE};
+    uint32_t crc;
+
+    made->header_bytes = psc_build(flow, &header, payload_bytes, made->header, &crc);
+    made->crc = psc_crc32_combine(past_payload, crc, 0);
+}
+
+/* A CRC is linear: the word of AckReq and PSN, zero in the template, adds what it alone comes to behind the
+ * bytes that follow it. */
+uint32_t psc_build_middle(const struct psc_template *made, uint32_t psn, bool ack_req,
+                          const struct psc_crc32_shift *past_psn, uint32_t payload_crc, uint8_t *out,
+                          uint32_t *crc)
+{
+    struct psc_be32 wire =
+        psc_to_be32((ack_req ? (uint32_t)PSC_BTH_ACK_REQ << 24 : 0) | (psn & PSC_PSN_MASK));
+    uint32_t word;
+
+    _Static_assert(offsetof(struct psc_bth, psn) + sizeof(struct psc_be24) == sizeof(struct psc_bth) &&
+                       offsetof(struct psc_bth, ack_req) + PSC_PSN_WORD_BYTES == sizeof(struct psc_bth),
+                   "the word is the BTH's last");
+    memcpy(out, made->header, PSC_HEADER_MAX);
+    memcpy(out + made->header_bytes - sizeof wire, &wire, sizeof wire);
+    memcpy(&word, &wire, sizeof word);
+    *crc = made->crc ^ psc_crc32_combine(past_psn, word, payload_crc);
+    return made->header_bytes;
 }

@@ -51,5 +51,6 @@ bool psc_icrc_ok(const struct psc_packet *packet)
 {
     uint8_t expected[PSC_ICRC_BYTES];
     psc_icrc_finish(~psc_icrc(packet->ip_header, packet->icrc_bytes), expected);
-    return !PSC_ICRC_IS_MADE || memcmp(expected, packet->ip_header + packet->icrc_bytes, sizeof expected) == 0;
+    return !PSC_ICRC_IS_MADE ||
+           memcmp(expected, packet->ip_header + packet->icrc_bytes, sizeof expected) == 0;
 }

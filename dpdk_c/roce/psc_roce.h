@@ -186,6 +186,22 @@ struct psc_header {
  * *crc is the register over the masked headers: finish it with psc_icrc_finish after the payload's CRC. */
 uint32_t psc_build(const struct psc_flow *flow, const struct psc_header *header, uint32_t payload_bytes,
                    uint8_t *out, uint32_t *crc);
+/* Headers of a WRITE MIDDLE, all but PSN and AckReq: most packets of a stream are such, and all of them carry
+ * `payload_bytes`. */
+struct psc_template {
+    uint32_t header_bytes; /* 0: not made */
+    uint32_t crc;          /* register over the headers, PSN 0 and no AckReq, moved past the payload */
+    uint8_t header[PSC_HEADER_MAX];
+};
+/* `past_payload`: of payload_bytes. */
+void psc_template_init(struct psc_template *made, const struct psc_flow *flow, uint32_t payload_bytes,
+                       const struct psc_crc32_shift *past_payload);
+/* What psc_build would write, and the register after headers and payload, whose own (seeded with 0) is
+ * payload_crc. `past_psn`: of the PSN's word and the payload, PSC_PSN_WORD_BYTES + payload_bytes. */
+#define PSC_PSN_WORD_BYTES 4
+uint32_t psc_build_middle(const struct psc_template *made, uint32_t psn, bool ack_req,
+                          const struct psc_crc32_shift *past_psn, uint32_t payload_crc, uint8_t *out,
+                          uint32_t *crc);
 /* The four wire bytes of the ICRC for a register that has seen headers, payload and pad. */
 void psc_icrc_finish(uint32_t crc, uint8_t out[4]);
 

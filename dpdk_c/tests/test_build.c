@@ -134,6 +134,43 @@ static void headers_fit_their_buffer(void **state)
     }
 }
 
+/* What a template makes is what psc_build makes, ICRC included, whatever changes from packet to packet. */
+static void check_middle(const struct psc_flow *flow, uint32_t payload_bytes, uint32_t psn, bool ack_req)
+{
+    const struct psc_header header = {.opcode = PSC_RC_WRITE_MIDDLE, .psn = psn, .ack_req = ack_req};
+    struct psc_crc32_shift past_payload, past_psn;
+    struct psc_template made;
+    uint8_t payload[4096], expected[FRAME_MAX_BYTES], got[PSC_HEADER_MAX], icrc[4];
+    uint32_t crc;
+
+    for (uint32_t i = 0; i < payload_bytes; i++)
+        payload[i] = (uint8_t)(i * 7 + psn);
+    uint32_t expected_bytes = whole_frame(flow, &header, payload, payload_bytes, expected);
+    psc_crc32_shift_init(&past_payload, payload_bytes);
+    psc_crc32_shift_init(&past_psn, PSC_PSN_WORD_BYTES + payload_bytes);
+    psc_template_init(&made, flow, payload_bytes, &past_payload);
+    uint32_t bytes =
+        psc_build_middle(&made, psn, ack_req, &past_psn, psc_crc32(0, payload, payload_bytes), got, &crc);
+    psc_icrc_finish(crc, icrc);
+    assert_int_equal(bytes + payload_bytes + sizeof icrc, expected_bytes);
+    assert_memory_equal(got, expected, bytes);
+    assert_memory_equal(icrc, expected + bytes + payload_bytes, sizeof icrc);
+}
+
+static void a_middle_from_a_template_is_what_is_built(void **state)
+{
+    static const uint32_t psns[] = {0, 1, 0x800000, 0xfffffe, 0xffffff, 0x1000003};
+
+    (void)state;
+    for (uint32_t mtu = 256; mtu <= 4096; mtu *= 2)
+        for (size_t i = 0; i < sizeof psns / sizeof psns[0]; i++) {
+            struct psc_flow tagged = flow_v6;
+            tagged.vlan = 100;
+            check_middle(&flow_v4, mtu, psns[i], i % 2 == 0);
+            check_middle(&tagged, mtu, psns[i], i % 2 == 1);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -142,6 +179,7 @@ int main(void)
         cmocka_unit_test(tagged_ipv6_write),
         cmocka_unit_test(every_opcode_comes_back),
         cmocka_unit_test(headers_fit_their_buffer),
+        cmocka_unit_test(a_middle_from_a_template_is_what_is_built),
     };
     return cmocka_run_group_tests_name("build", tests, NULL, NULL);
 }

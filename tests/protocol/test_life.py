@@ -101,6 +101,16 @@ def test_a_worker_s_new_mac_is_followed(rack):
     assert answer.dst_mac == "02:00:00:00:01:77"
 
 
+def test_every_packet_of_a_result_follows_a_new_mac(rack):
+    a, b = rack.workers()
+    for round, mac in enumerate([a.mac, "02:00:00:00:01:77"]):
+        a.mac = mac
+        rack.feed(is_at(a.ip, mac))
+        sent = rack.poll(*a.write(round, ints(4)), *b.write(round, ints(4)))
+        assert [packet.dst_mac for packet in results(sent, a)] == [mac] * 4
+        rack.run(answer for packet in results(sent) for answer in rack.owner(packet).receive(packet))
+
+
 @pytest.mark.parametrize(
     "changes",
     [{"qpn": 0x14}, {"pool": 1}, {"rank": 2}, {"qpn": 1 << 24 | 0x13}],
