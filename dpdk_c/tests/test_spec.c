@@ -87,6 +87,14 @@ static void what_is_within_the_limits_is_taken(void **state)
         refused_by_both(&spec, sentence);                                                                    \
     } while (0)
 
+/* All alike, on one lane. */
+static void fill_pools(struct psc_ctl_job *spec, uint32_t count)
+{
+    for (uint32_t i = 1; i < count; i++)
+        spec->pools[i] = spec->pools[0];
+    spec->pool_count = count;
+}
+
 static void what_is_outside_is_named(void **state)
 {
     (void)state;
@@ -96,8 +104,8 @@ static void what_is_outside_is_named(void **state)
     REFUSED("the job's number of ops is 16, 1 to 15 can be", spec.op_count = 16);
     REFUSED("an op's number is 0, 1 to 13 can be", spec.ops[1] = PSC_OP_PROBE);
     REFUSED("an op's number is 14, 1 to 13 can be", spec.ops[0] = PSC_OP_COUNT);
-    REFUSED("the job's number of pools is 0, 1 to 8 can be", spec.pool_count = 0);
-    REFUSED("the job's number of pools is 9, 1 to 8 can be", spec.pool_count = 9);
+    REFUSED("the job's number of pools is 0, 1 to 32 can be", spec.pool_count = 0);
+    REFUSED("the job's number of pools on a lane is 9, 1 to 8 can be", fill_pools(&spec, 9));
     REFUSED("the job's MTU in bytes is 128, 256 to 4096 can be", spec.mtu = 128);
     REFUSED("the job's MTU in bytes is 8192, 256 to 4096 can be", spec.mtu = 8192);
     REFUSED("the job's MTU in bytes is 1500, only powers of two can be", spec.mtu = 1500);
@@ -164,6 +172,10 @@ static void what_only_ctl_knows_is_named_too(void **state)
     spec.pools[0].lane = 1;
     assert_false(psc_ctl_spec_check(&spec, LANES, text));
     assert_string_equal(text, "a pool's lane is 1, 0 to 0 can be");
+    spec = good;
+    spec.pool_count = PSC_CTL_MAX_POOLS + 1;
+    assert_false(psc_ctl_spec_check(&spec, LANES, text));
+    assert_string_equal(text, "the job's number of pools is 33, 1 to 32 can be");
     spec = good;
     memset(spec.name, 'x', sizeof spec.name);
     assert_false(psc_ctl_spec_check(&spec, LANES, text));

@@ -103,10 +103,10 @@ GROUPS = {
 
 
 @contextmanager
-def huge_pages() -> Iterator[bool]:
-    """Reserves what is needed for the run, where this user may; else pages are ordinary, and the report says so."""
+def huge_pages(memory_mib: int = MEMORY_MIB) -> Iterator[bool]:
+    """Reserves what the run needs, where this user may; else ordinary pages are used, and the report says so."""
     before = int(HUGE_PAGES.read_text()) if HUGE_PAGES.exists() else 0
-    wanted = before + MEMORY_MIB // 2
+    wanted = before + memory_mib // 2
     try:
         HUGE_PAGES.write_text(str(wanted))
     except OSError:

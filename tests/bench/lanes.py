@@ -1,7 +1,7 @@
 """Two lanes on two cores, the dispatcher's turn, and a quiet job beside a noisy one: psc_bench_lanes and its bounds.
 
-What two lanes give is told beside what two cores give to a copy of memory in the same run: neighbours in time, medians of
-their ratios. Needs two CPUs. None of this was measured on a NIC.
+What two lanes give is told beside what two cores give to a copy of memory in the same run: neighbours in time, medians
+of their ratios. Needs two CPUs. None of this was measured on a NIC.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tests.summary import ROOT, commit
 OVER_ONE, OVER_COPY = 1.7, 0.92
 """Two lanes over one must reach the first, or the scaling of a copy's the second."""
 RANKS, PACKET_BYTES = 4, 4096
+MEMORY_MIB = 256
 
 
 def scaling(one: list[float], both: list[list[float]]) -> list[float]:
@@ -82,8 +83,9 @@ def main() -> None:
     arguments = parser.parse_args()
     if len(os.sched_getaffinity(0)) < 2:
         sys.exit("two lanes want two CPUs, this process may use one")
-    with huge_pages() as huge:
+    with huge_pages(MEMORY_MIB) as huge:
         command = [str(arguments.binaries / "psc_bench_lanes"), "--repetitions", str(arguments.repetitions)]
+        command += ["--memory-mib", str(MEMORY_MIB)]
         command += ["--huge-pages"] * huge + ["--realtime"] * arguments.realtime
         done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     if done.returncode != 0:

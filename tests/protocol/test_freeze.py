@@ -1,5 +1,5 @@
-"""FREEZE: another lane's part of the job has halted. From every state this part halts, too, and goes on as after a fault
-of its own; and a lane that shares its address with another learns, and answers nobody.
+"""FREEZE: another lane's part of the job has halted. From every state this part halts, too, and goes on as after a
+fault of its own.
 """
 
 from __future__ import annotations

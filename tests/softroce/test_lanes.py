@@ -1,4 +1,4 @@
-"""A job over two lanes behind one port, with real RDMA NICs' verbs at the other end: striped chunks, small messages, sums."""
+"""A job over two lanes behind one port: striped chunks, small messages, exact sums."""
 
 from __future__ import annotations
 
