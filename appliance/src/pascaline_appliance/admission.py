@@ -165,8 +165,8 @@ def _complaint(
             streams = sum(pool.stream_bytes for pool in pools if pool.lane == lane)
             of_them = f" ({streams} of them for the streams of {world_size} ranks)" if streams else ""
             return (
-                f"the job's slots take {wanted.slot_bytes} bytes{of_them}; lane {lane} has {slot_bytes} for slots, other jobs"
-                f" have {used.slot_bytes}: ask for a smaller window or chunk, or raise limits.slot_bytes"
+                f"the job's slots take {wanted.slot_bytes} bytes{of_them}; lane {lane} has {slot_bytes} for slots,"
+                f" other jobs have {used.slot_bytes}: ask for a smaller window or chunk, or raise limits.slot_bytes"
             )
     return None
 

@@ -121,8 +121,8 @@ class Session:
         own = codecs.for_array(_F32, self.codec, self.rank, self.world_size, self._seed)
         self._ops = (*OPS, *(op for op in own.ops if op not in OPS))
         self._tables = dict.fromkeys(own.ops, own.table) if own.table else {}
-        if chunk_bytes:
-            _check_slots(own, chunk_bytes)
+        if sizes[0]:
+            _check_slots(own, sizes[0])
         self._plan = self._planned(plan)
         wishes = Wishes(self._plan, *sizes, join_timeout_s, self._ops, self._tables)
         wishes.check()
