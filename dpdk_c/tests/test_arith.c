@@ -303,7 +303,8 @@ static void nothing_is_touched_beyond_the_end(void **state)
     uint8_t *table_end = wall_after(PSC_MAX_TABLE);
     (void)state;
     for (uint32_t v = 0; v < PSC_ARITH_VARIANTS; v++)
-        for (enum psc_op op = PSC_OP_SUM_I32; psc_arith_variants[v].runs_here() && op <= PSC_OP_OR_U32; op++) {
+        for (enum psc_op op = PSC_OP_SUM_I32; psc_arith_variants[v].runs_here() && op <= PSC_OP_OR_U32;
+             op++) {
             const struct psc_op_row *row = &psc_arith_variants[v].rows[op];
             const struct psc_op_form *form = psc_op_form(op);
             for (uint32_t units = 0; units * form->unit_bytes <= MAX_VALUE_BYTES; units++) {
