@@ -109,7 +109,7 @@ def traced(window: int, chunks: int, collectives: int = 1) -> Delayed:
     for sequence in range(collectives):
         values = np.ones(chunks * 32, np.float32)
         collective = Collective(values, Union(), sequence, lambda sequence=sequence: done.append(sequence))
-        [(_, stream)] = collective.streams(line, line)
+        [(_, stream)] = collective.streams([line], line)
         line.enter(stream)
     while line.busy():
         assert pool.tick < 10_000
@@ -158,7 +158,7 @@ def test_what_several_rounds_have_sent_is_counted() -> None:
     line, small = rack.lines(0)
     measure = Measure()
     values = np.concatenate([np.zeros(32), np.ones(32), np.eye(1, 32)[0]]).astype(np.float32)
-    for entered, stream in Collective(values, Union(), 0, lambda: None, None, measure).streams(line, small):
+    for entered, stream in Collective(values, Union(), 0, lambda: None, None, measure).streams([line], small):
         entered.enter(stream)
     while line.busy():
         line.advance()

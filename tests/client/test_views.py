@@ -49,7 +49,7 @@ def reduced(tensors: list[Array], spies: list[Spied]) -> Rack:
     lines = [rack.lines(rank) for rank in range(len(tensors))]
     for rank, (data, small) in enumerate(lines):
         done = Collective(tensors[rank], Spy(spies[rank]), 0, lambda: None)
-        for line, stream in done.streams(data, small):
+        for line, stream in done.streams([data], small):
             line.enter(stream)
     while any(line.busy() for pair in lines for line in pair):
         for rank, pair in enumerate(lines):
