@@ -243,7 +243,7 @@ def test_what_reads_streams_is_in_the_budget_of_slots(rack: Rack, start: Start) 
     refused(
         Control(rack, ops=["sum_f32", "expand_sum_f32"], **fields),
         "budget",
-        f"the job's slots take {slots + 640} bytes (640 of them for the streams of 1 ranks); the lane has {slots}",
+        f"the job's slots take {slots + 640} bytes (640 of them for the streams of 1 ranks); lane 0 has {slots}",
     )
     control = Control(rack, ops=["sum_f32"], **fields)
     assert control.receive()["type"] == "offer"
