@@ -11,6 +11,7 @@
 
 #define HEADER_ROOM   (RTE_PKTMBUF_HEADROOM + PSC_HEADER_MAX)
 #define MEMPOOL_CACHE 128
+#define LINE_BYTES    64 /* of the caches: what stream() writes begins with one */
 
 bool psc_io_tx_init(struct psc_io_tx *tx, const struct psc_io_lane *lane, uint32_t number)
 {
@@ -24,7 +25,7 @@ bool psc_io_tx_init(struct psc_io_tx *tx, const struct psc_io_lane *lane, uint32
 
     /* What the dispatcher sends is freed on its core, where nobody may touch a slot's hold. */
     tx->lends_payload = port->lends_payload && lane->outbox == NULL;
-    payload_room = tx->lends_payload ? 0 : RTE_PKTMBUF_HEADROOM + PSC_IO_RX_ROOM;
+    payload_room = tx->lends_payload ? 0 : RTE_PKTMBUF_HEADROOM + LINE_BYTES + PSC_IO_RX_ROOM;
     tx->port_id = port->port_id;
     tx->queue = lane->tx_queue;
     tx->outbox = lane->outbox;
@@ -127,13 +128,13 @@ static void stream(uint8_t *out, const uint8_t *bytes, uint32_t count)
 }
 
 /* For a port that may keep what it is given: a frame of its own, and the slot is free at once. A payload is
- * one path MTU or the answer to a frame that we have received: with its headers it fits. In one piece, for
- * net_memif's zero-copy client (22.11) spoils a chain that its ring has no room for: it counts nb_segs down
- * before it looks, and the chain that is offered again ends in a NULL. */
+ * one path MTU or the answer to a frame that we have received: with its headers, and moved to the beginning
+ * of a line, it fits. In one piece, for net_memif's zero-copy client (22.11) spoils a chain that its ring has
+ * no room for: it counts nb_segs down before it looks, and the chain that is offered again ends in a NULL. */
 static struct rte_mbuf *copy_frame(struct psc_io_tx *tx, const struct psc_emit *emit)
 {
     struct rte_mbuf *m = tx->payloads[--tx->payload_count];
-    uint8_t *payload = RTE_PTR_ALIGN_CEIL(rte_pktmbuf_mtod(m, uint8_t *) + emit->header_bytes, 64);
+    uint8_t *payload = RTE_PTR_ALIGN_CEIL(rte_pktmbuf_mtod(m, uint8_t *) + emit->header_bytes, LINE_BYTES);
 
     m->data_off = (uint16_t)(payload - emit->header_bytes - (uint8_t *)m->buf_addr);
     m->pkt_len = emit->header_bytes + emit->payload_bytes + emit->trailer_bytes;
