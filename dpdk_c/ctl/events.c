@@ -57,13 +57,15 @@ static void freeze(struct psc_ctl_shard *shard)
     shard->freeze_owed = !psc_io_command(psc_ctl.io, shard->lane, &command);
 }
 
+/* Of a job that is closing no lane is owed any: nothing may follow the DETACH, after which its memory goes.
+ */
 void psc_ctl_freeze_owed(void)
 {
     if (psc_ctl.io == NULL)
         return;
     for (uint32_t i = 0; i < psc_ctl.config.max_jobs; i++)
         for (uint32_t k = 0; k < psc_ctl.entries[i].shard_count; k++)
-            if (psc_ctl.entries[i].shards[k].freeze_owed)
+            if (psc_ctl.entries[i].shards[k].freeze_owed && !psc_ctl.entries[i].closing)
                 freeze(&psc_ctl.entries[i].shards[k]);
 }
 
