@@ -16,7 +16,7 @@ def c_violations(room: str, name: str, text: str, home: dict[str, str]) -> Itera
     for bracket, header in _INCLUDE.findall(text):
         if header.startswith(DPDK_HEADER_PREFIXES):
             if room not in DPDK_ROOMS:
-                yield f"{room}/{name} includes {header}: DPDK headers are for {DPDK_ROOM}/ and benches alone"
+                yield f"{room}/{name} includes {header}: DPDK headers are for {DPDK_ROOM}/, benches and tests alone"
         elif bracket == '"' and header not in home:
             yield f'{room}/{name} includes "{header}", which is in no room'
         elif header in home and home[header] not in C_ROOMS[room] | {room}:

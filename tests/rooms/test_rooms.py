@@ -74,7 +74,8 @@ PLANTED_HOME = {
         ("core", '#include "psc_port.h"'),
         ("core", "#include <rte_mbuf.h>"),
         ("ctl", "#include <rte_eal.h>"),
-        ("tests", '#include "psc_port.h"'),
+        ("fuzz", '#include "psc_port.h"'),
+        ("fuzz", "#include <rte_mbuf.h>"),
         ("core", '#include "psc_nowhere.h"'),
     ],
 )
