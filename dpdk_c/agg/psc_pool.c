@@ -31,6 +31,11 @@ static size_t readers_bytes(const struct psc_pool_shape *shape)
     return shape->sub_blocks ? aligned(shape->world_size * sizeof(struct psc_expand_reader)) : 0;
 }
 
+static size_t crcs_bytes(const struct psc_pool_shape *shape)
+{
+    return shape->crcs ? aligned(packets_per_slot(shape) * sizeof(uint32_t)) : 0;
+}
+
 /* What counts a slot's packets counts its sub-blocks too: they are longer than any packet, and the spare
  * bytes make up for the last one. */
 _Static_assert(4 * PSC_SUB_BLOCK_ELEMS > 4096, "a slot has no more sub-blocks than packets");
@@ -40,7 +45,7 @@ size_t psc_pool_memory_bytes(const struct psc_pool_shape *shape)
     size_t slots = 2 * (size_t)shape->window;
 
     return aligned(slots * sizeof(struct psc_slot)) +
-           slots * (aligned(shape->chunk_bytes) + 2 * aligned(packets_per_slot(shape))) +
+           slots * (aligned(shape->chunk_bytes) + 2 * aligned(packets_per_slot(shape)) + crcs_bytes(shape)) +
            readers_bytes(shape);
 }
 
@@ -57,6 +62,8 @@ void psc_pool_init(struct psc_pool *pool, const struct psc_pool_shape *shape, vo
         free_memory += aligned(packets_per_slot(shape));
         pool->slots[i].waiting = memset(free_memory, 0, packets_per_slot(shape));
         free_memory += aligned(packets_per_slot(shape));
+        pool->slots[i].packet_crc = shape->crcs ? (void *)free_memory : NULL;
+        free_memory += crcs_bytes(shape);
     }
     if (shape->sub_blocks)
         pool->readers = (void *)free_memory;
@@ -70,6 +77,15 @@ bool psc_pool_op_exists(uint32_t op)
 uint32_t psc_pool_contribution_max(const struct psc_pool *pool, enum psc_op op)
 {
     return pool->shape.chunk_bytes / psc_op_form(op)->expansion;
+}
+
+/* Not of what is packed afterwards; nor where a unit makes more than a packet (LUT2_U16 at an MTU of 256). */
+bool psc_pool_makes_crcs(const struct psc_pool *pool, enum psc_op op)
+{
+    const struct psc_op_form *form = psc_op_form(op);
+
+    return pool->shape.crcs && !has_sub_blocks(op) &&
+           pool->shape.packet_bytes >= (uint32_t)form->expansion * form->unit_bytes;
 }
 
 uint32_t psc_pool_slot_index(const struct psc_pool *pool, uint32_t round)
@@ -136,6 +152,7 @@ bool psc_pool_begin(struct psc_pool *pool, uint32_t rank, enum psc_op op, uint32
     *slot = (struct psc_slot){.accumulator = slot->accumulator,
                               .arrived = slot->arrived,
                               .waiting = slot->waiting,
+                              .packet_crc = slot->packet_crc,
                               .contributors = rank_bit,
                               .round = round,
                               .op = op,
@@ -158,9 +175,31 @@ static const uint8_t *table_of(const struct psc_pool *pool, enum psc_op op)
     return psc_op_form(op)->table_entries > 0 ? pool->shape.tables[op] : NULL;
 }
 
-/* All ranks cut a message alike (one MTU, one length), so a range has its first packets or it has others: the
- * slot needs no clearing. */
-static void add_waiting(struct psc_pool *pool, struct psc_addition *addition)
+/* The last addition to a range, result packet by result packet: each one's CRC is folded while the sums are
+ * in registers, so that nobody reads them again for it. */
+static void add_last(const struct psc_pool *pool, const struct psc_addition *addition)
+{
+    const struct psc_slot *slot = addition->slot;
+    const struct psc_op_form *form = psc_op_form(slot->op);
+    const struct psc_op_row *row = &psc_op_rows()[slot->op];
+    psc_combine_many_crc_fn *add = addition->first ? row->first_many_crc : row->combine_many_crc;
+    uint32_t packet = addition->packet * form->expansion, rest = addition->units;
+    uint32_t packet_units = pool->shape.packet_bytes / form->expansion / form->unit_bytes;
+    const uint8_t *values[PSC_COMBINE_MAX];
+
+    memcpy(values, addition->values, sizeof(values));
+    for (; rest > 0; packet++) {
+        uint32_t units = rest < packet_units ? rest : packet_units;
+        uint8_t *sums = slot->accumulator + (size_t)packet * pool->shape.packet_bytes;
+        slot->packet_crc[packet] =
+            add(sums, (const void *const *)values, addition->count, units, table_of(pool, slot->op));
+        for (uint32_t i = 0; i < addition->count; i++)
+            values[i] += (size_t)units * form->unit_bytes;
+        rest -= units;
+    }
+}
+
+static void add_now(const struct psc_pool *pool, const struct psc_addition *addition)
 {
     const struct psc_slot *slot = addition->slot;
     const struct psc_op_row *row = &psc_op_rows()[slot->op];
@@ -169,6 +208,18 @@ static void add_waiting(struct psc_pool *pool, struct psc_addition *addition)
 
     add(slot->accumulator + addition->packet * packet_bytes, addition->values, addition->count,
         addition->units, table_of(pool, slot->op));
+}
+
+/* All ranks cut a message alike (one MTU, one length), so a range has its first packets or it has others: the
+ * slot needs no clearing. */
+static void add_waiting(struct psc_pool *pool, struct psc_addition *addition)
+{
+    const struct psc_slot *slot = addition->slot;
+
+    if (slot->arrived[addition->packet] == pool->shape.world_size && psc_pool_makes_crcs(pool, slot->op))
+        add_last(pool, addition);
+    else
+        add_now(pool, addition);
     slot->waiting[addition->packet] = 0;
     const struct psc_addition *last = &pool->waiting[--pool->waiting_count];
     if (addition != last) {

@@ -28,6 +28,7 @@ struct psc_pool_shape {
     uint32_t packet_bytes; /* value range that is complete or not: one full packet of the path MTU */
     const uint8_t (*tables)[PSC_MAX_TABLE]; /* the job's, by enum psc_op; NULL: no op of it has one */
     bool sub_blocks;                        /* an op of the job has some: the pool reads their streams */
+    bool crcs;                              /* of results are wanted, in the slots' packet_crc */
 };
 
 /* One accumulator and the round that it holds. Contents stay until all ranks have acknowledged the result.
@@ -47,6 +48,8 @@ struct psc_slot {
     uint8_t *arrived; /* per packet of a contribution: ranks that are in the accumulator or wait for it; per
                          sub-block: ranks that have passed it */
     uint8_t *waiting; /* per packet of a contribution: 1 + its place in the pool's `waiting`, 0: none is */
+    uint32_t *packet_crc;  /* per full packet of the result that is summed: psc_crc32's register, seeded with
+                              0. Made if psc_pool_makes_crcs, else by who wants them; NULL: nobody does */
     uint64_t contributors; /* bit per rank that has begun. A complete round has all of them today; a partial
                               result would say here whose it is */
     uint32_t round;
@@ -98,6 +101,8 @@ void psc_pool_init(struct psc_pool *pool, const struct psc_pool_shape *shape, vo
 bool psc_pool_op_exists(uint32_t op);
 /* The longest contribution whose result has room in a slot. */
 uint32_t psc_pool_contribution_max(const struct psc_pool *pool, enum psc_op op);
+/* The CRCs of this op's results are there as soon as they are summed. */
+bool psc_pool_makes_crcs(const struct psc_pool *pool, enum psc_op op);
 uint32_t psc_pool_slot_index(const struct psc_pool *pool, uint32_t round);
 /* The slot that holds this round, or NULL if nobody has begun it. */
 struct psc_slot *psc_pool_find(const struct psc_pool *pool, uint32_t round);

@@ -85,16 +85,13 @@ static uint32_t ring_messages(const struct psc_pool_spec *spec)
 _Static_assert(PSC_MAX_WINDOW *(PSC_MAX_CHUNK_BYTES / 256) + 1 < 1 << 23, "packets of a full ring");
 
 static void init_pool(struct psc_job *job, uint32_t index, const struct psc_pool_shape *shape,
-                      void *pool_memory, uint32_t *packet_crcs)
+                      void *pool_memory)
 {
     struct psc_job_pool *pool = &job->pools[index];
-    uint32_t packets = shape->chunk_bytes / shape->packet_bytes;
 
     psc_pool_init(&pool->pool, shape, pool_memory);
     pool->job = job;
     pool->index = index;
-    for (uint32_t i = 0; i < 2 * shape->window; i++)
-        pool->results[i].packet_crc = packet_crcs + (size_t)i * packets;
 }
 
 /* Called twice: with an empty carver and no job to learn the size, then for good. */
@@ -108,18 +105,18 @@ static void lay_out(struct carver *carver, struct psc_job *job, const struct psc
                                              .chunk_bytes = pool->chunk_bytes,
                                              .packet_bytes = spec->mtu,
                                              .sub_blocks = has_sub_blocks(spec),
+                                             .crcs = PSC_ICRC_IS_MADE,
                                              .tables = job ? job->spec.tables : NULL};
         size_t slots = 2 * (size_t)pool->window;
         void *qps = carve(carver, spec->world_size * sizeof(struct psc_qp));
         void *rings = carve(carver, spec->world_size * ring_messages(pool) * sizeof(struct psc_message));
         void *results = carve(carver, slots * sizeof(struct psc_result));
-        void *packet_crcs = carve(carver, slots * (pool->chunk_bytes / spec->mtu) * sizeof(uint32_t));
         void *pool_memory = carve(carver, psc_pool_memory_bytes(&shape));
         if (!job)
             continue;
         job->pools[i].qps = qps;
         job->pools[i].results = results;
-        init_pool(job, i, &shape, pool_memory, packet_crcs);
+        init_pool(job, i, &shape, pool_memory);
         for (uint32_t rank = 0; rank < spec->world_size; rank++) {
             struct psc_qp *qp = &job->pools[i].qps[rank];
             qp->job = job;

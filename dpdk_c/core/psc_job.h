@@ -47,9 +47,8 @@ struct psc_qp {
 /* What is kept of a slot's result besides its bytes. */
 struct psc_result {
     struct psc_hold hold;
-    uint64_t begun_ns;    /* when its round's first contribution began */
-    uint64_t told_ns;     /* when a WAITING event was last made of it, or of an earlier round of the slot */
-    uint32_t *packet_crc; /* per full packet of it: CRC register of the payload alone, seeded with 0 */
+    uint64_t begun_ns; /* when its round's first contribution began */
+    uint64_t told_ns;  /* when a WAITING event was last made of it, or of an earlier round of the slot */
 };
 
 /* A pool on its lane: N ordered streams in, one summed stream out. */

@@ -21,17 +21,17 @@ void psc_want_to_send(struct psc_lane *lane, struct psc_qp *qp)
     lane->senders.qps[lane->senders.count++] = qp;
 }
 
-/* The result's packets before `end` are final now: makes the CRCs that they have not had, of full packets
- * (see build_emit). */
-static void make_crcs(struct psc_job_pool *pool, const struct psc_slot *slot, uint32_t end)
+/* The result's packets before `end` are final now: the CRCs of full ones (see build_headers) that did not
+ * come with the last addition. */
+static void make_crcs(const struct psc_job_pool *pool, const struct psc_slot *slot, uint32_t end)
 {
-    struct psc_result *result = &pool->results[psc_pool_slot_index(&pool->pool, slot->round)];
-
+    if (!PSC_ICRC_IS_MADE || psc_pool_makes_crcs(&pool->pool, slot->op))
+        return;
     for (uint32_t packet = pool->published_packets; packet < end; packet++) {
         uint32_t bytes;
         const uint8_t *payload = psc_slot_payload(&pool->pool, slot, packet, &bytes);
-        if (PSC_ICRC_IS_MADE && bytes == pool->pool.shape.packet_bytes)
-            result->packet_crc[packet] = psc_crc32(0, payload, bytes);
+        if (bytes == pool->pool.shape.packet_bytes)
+            slot->packet_crc[packet] = psc_crc32(0, payload, bytes);
     }
 }
 
@@ -141,7 +141,7 @@ static struct piece result_piece(struct psc_job_pool *pool, const struct psc_qp 
     const struct psc_slot *slot = psc_pool_find(&pool->pool, round);
     struct psc_result *result = &pool->results[psc_pool_slot_index(&pool->pool, round)];
     uint64_t place = round & (shape->window - 1);
-    struct piece piece = {.payload_crc = result->packet_crc[packet],
+    struct piece piece = {.payload_crc = PSC_ICRC_IS_MADE ? slot->packet_crc[packet] : 0,
                           .hold = &result->hold,
                           .va = qp->spec.result_va + place * shape->chunk_bytes,
                           .dma_len = slot->result_bytes,
@@ -214,21 +214,28 @@ static void send_packet(struct psc_lane *lane, struct psc_qp *qp, const struct p
         PSC_COUNT(qp->job->spec.stats->result_bytes, piece.payload_bytes);
 }
 
-/* A QP leaves the set when it has nothing that may be sent: an ACK, a result or a clock brings it back. */
+/* A QP leaves the set when it has nothing that may be sent: an ACK, a result or a clock brings it back. The
+ * one that has filled the outbox comes last in the next turn: who always has something starves nobody. */
 void psc_send_results(struct psc_lane *lane, struct psc_outbox *out)
 {
     struct psc_qp_set *senders = &lane->senders;
+    struct psc_qp *served_last = NULL;
     uint32_t kept = 0;
 
     for (uint32_t i = 0; i < senders->count; i++) {
         struct psc_qp *qp = senders->qps[i];
         struct psc_sending sending;
+        bool served = !psc_outbox_full(out);
         while (qp->state == PSC_QP_RTS && !psc_outbox_full(out) &&
                psc_requester_next(&qp->requester, lane->now_ns, &sending))
             send_packet(lane, qp, &sending, psc_outbox_take(out));
         qp->sending = qp->state == PSC_QP_RTS && psc_outbox_full(out);
-        if (qp->sending)
+        if (qp->sending && served)
+            served_last = qp;
+        else if (qp->sending)
             senders->qps[kept++] = qp;
     }
+    if (served_last)
+        senders->qps[kept++] = served_last;
     senders->count = kept;
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "psc_pool.h"
+#include "psc_roce.h"
 
 #define WINDOW 4u
 #define RANKS  3u
@@ -376,6 +377,41 @@ static void additions_of_many_ranges_do_not_mix(void **state)
     free(memory);
 }
 
+/* Of ops that widen too, and of the full packets that a short contribution makes. */
+static void crcs_of_results_come_with_the_last_addition(void **state)
+{
+    static const enum psc_op ops[] = {PSC_OP_SUM_I32, PSC_OP_SUM_F16, PSC_OP_LUT4_U8, PSC_OP_LUT4_U16};
+    struct psc_pool_shape wide = shape;
+    struct psc_pool pool;
+
+    (void)state;
+    wide.chunk_bytes = 4 * 1024;
+    wide.tables = tables;
+    wide.crcs = true;
+    void *memory = aligned_alloc(64, psc_pool_memory_bytes(&wide));
+    assert_non_null(memory);
+    memset(memory, 0, psc_pool_memory_bytes(&wide));
+    psc_pool_init(&pool, &wide, memory);
+    for (uint32_t round = 0; round < 4; round++) {
+        assert_true(psc_pool_makes_crcs(&pool, ops[round]));
+        for (uint32_t rank = 0; rank < RANKS; rank++) {
+            psc_pool_begin(&pool, rank, ops[round], LONG_BYTES);
+            for (uint32_t packet = 0; packet < 3; packet++)
+                add_packet(&pool, rank, packet, (uint8_t)(17 * rank + packet + 1));
+        }
+        const struct psc_slot *slot = psc_pool_find(&pool, round);
+        assert_int_equal(slot->summed_packets, slot->packets);
+        for (uint32_t packet = 0, bytes; packet < slot->packets; packet++) {
+            const uint8_t *payload = psc_slot_payload(&pool, slot, packet, &bytes);
+            assert_int_equal(slot->packet_crc[packet], psc_crc32(0, payload, bytes));
+        }
+    }
+    /* A unit of LUT2_U16 makes 512 bytes. */
+    assert_false(psc_pool_makes_crcs(&pool, PSC_OP_LUT2_U16));
+    assert_false(psc_pool_makes_crcs(&pool, PSC_OP_EXPAND_SUM_I32));
+    free(memory);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -390,6 +426,7 @@ int main(void)
         cmocka_unit_test(what_is_summed_is_added),
         cmocka_unit_test(what_waits_is_added_before_its_frames_are_gone),
         cmocka_unit_test(additions_of_many_ranges_do_not_mix),
+        cmocka_unit_test(crcs_of_results_come_with_the_last_addition),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -227,6 +227,7 @@ def test_status_says_what_runs(start: Start, tmp_path: Path) -> None:
     assert "0 on core" in text
     assert "steering port of its own\n" in text
     assert "kernels scalar for ops, slicing for the ICRC" in text
+    assert "slots   lane 0: 0 of 8388608 bytes; " in text
     until(lambda: appliance.status()["lanes"][0]["polls"] > 0)
     assert appliance.stop() == 0
     late = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
@@ -247,5 +248,6 @@ def test_what_reads_streams_is_in_the_budget_of_slots(rack: Rack, start: Start) 
     )
     control = Control(rack, ops=["sum_f32"], **fields)
     assert control.receive()["type"] == "offer"
+    assert appliance.status()["lanes"][0]["slot_bytes"] == slots
     control.close()
     assert appliance.stop() == 0

@@ -29,8 +29,8 @@ MUTANTS = (
         "stop flag is a plain word",
         "what two threads share is atomic",
         "io/lane.c",
-        "while (!__atomic_load_n(&lane->stop, __ATOMIC_ACQUIRE))\n",
-        "while (!*(volatile uint32_t *)&lane->stop)\n",
+        "while (!__atomic_load_n(&lane->stop, __ATOMIC_ACQUIRE)) {\n",
+        "while (!*(volatile uint32_t *)&lane->stop) {\n",
         "threads",
     ),
     Mutant(
@@ -359,6 +359,22 @@ MUTANTS = (
         "protocol",
     ),
     # ---- The RC endpoint: what acknowledges, and what is repeated. ----
+    Mutant(
+        "the CRC of a contribution's packet for each that it makes",
+        "a result's ICRC is that of its bytes",
+        "agg/psc_pool.c",
+        "slot->packet_crc[packet] =",
+        "slot->packet_crc[addition->packet] =",
+        "units",
+    ),
+    Mutant(
+        "serve senders in a fixed order",
+        "who always has something to send starves nobody",
+        "core/psc_publish.c",
+        "        if (qp->sending && served)\n",
+        "        if (false && served)\n",
+        "protocol",
+    ),
     Mutant(
         "accept ghost ACKs",
         "an ACK beyond what was sent is stale",

@@ -95,6 +95,12 @@ def test_nothing_is_lost_when_a_turn_has_no_room(rack):
     assert rack.stats.tx_packets >= 10
 
 
+def test_who_has_filled_a_turn_comes_last_in_the_next(rack):
+    a, b = rack.workers()
+    rack.poll(*a.write(0, ints(4)), *b.write(0, ints(4)), max_emits=2)  # the two ACKs
+    assert [rack.owner(packet) for _ in range(8) for packet in rack.poll(max_emits=1)] == [a, b] * 4
+
+
 def test_no_timer_runs_while_nothing_has_asked_for_an_ack(rack):
     a, b = rack.workers()
     rack.run([*a.write(0, ints(1)), *b.write(0, ints(1))])

@@ -62,6 +62,14 @@ def _steering(port: dict[str, Any]) -> str:
     return said + (f" (refused: {port['refused_steerings']})" if port["refused_steerings"] else "")
 
 
+def _slots(lane: dict[str, Any]) -> str:
+    """What slots take, beside what they are fastest within."""
+    half = (
+        f"half of core {lane['core']}'s L2 is {lane['l2_bytes'] // 2}" if lane["l2_bytes"] else "L2 unknown"
+    )
+    return f"slots   lane {lane['lane']}: {lane['slot_bytes']} of {lane['slot_bytes_limit']} bytes; {half}"
+
+
 def _table(status: dict[str, Any]) -> str:
     """The status for people."""
     usage = status["usage"]
@@ -76,6 +84,7 @@ def _table(status: dict[str, Any]) -> str:
         ]
     lines += [
         f"lanes   {len(status['lanes'])}; {usage['qps']} QPs, {usage['mbufs_in_use']} mbufs in use",
+        *(_slots(lane) for lane in status["lanes"]),
         f"control {status['control']}{' (insecure)' if status['insecure_listen'] else ''}",
         f"kernels {status['arith']} for ops, {status['crc']} for the ICRC",
         f"jobs    {len(status['jobs'])}",

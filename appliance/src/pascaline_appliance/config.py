@@ -215,7 +215,7 @@ class Limits(_Table):
     max_jobs: Annotated[int, Field(ge=1, le=256)] = 16
     """Jobs at the same time."""
     slot_bytes: Annotated[int, Field(ge=65536)] = 8388608
-    """Bytes of slots of all jobs of a lane. Fastest while it is at most half of the core's L2 cache."""
+    """Bytes of slots of all jobs of a lane. Best within half of the core's L2, beside which `status` shows them."""
     straggler_timeout_s: Annotated[float, Field(gt=0)] = 1800.0
     """Seconds that a round may wait for a live rank that has not begun it."""
     deadline_s: Annotated[float, Field(gt=0, le=600)] = 5.0

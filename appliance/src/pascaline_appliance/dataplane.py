@@ -10,6 +10,7 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
 from pascaline_appliance._dataplane import ffi, lib
+from pascaline_appliance.caches import l2_bytes
 from pascaline_appliance.config import Config
 from pascaline_appliance.contract.control import Op
 from pascaline_appliance.errors import (
@@ -381,6 +382,8 @@ class DataPlane:
             "port": self._config.lane_ports[lane],
             "address": str(self._config.lane_address(lane)),
             "idle_sleep_us": self._config.lanes.idle_sleep_us,
+            "slot_bytes_limit": self._config.limits.slot_bytes,
+            "l2_bytes": l2_bytes(self._config.lanes.cores[lane]),
             **{name: int(getattr(stats, name)) for name in names},
             "drops": {name: int(stats.drops[why]) for why, name in DROP_NAMES.items() if stats.drops[why]},
         }

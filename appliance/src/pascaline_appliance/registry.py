@@ -332,6 +332,13 @@ class Registry:
         """Whether no life is left."""
         return not self._barrier.lives and not self._running
 
+    def slot_bytes(self, lane: int) -> int:
+        """Bytes of slots that open jobs have on a lane, as their budget counts them."""
+        return sum(
+            admission.usage_of(life.world_size, life.pools, life.mtu, self._dataplane.lanes)[lane].slot_bytes
+            for life in self._running.values()
+        )
+
     def describe(self) -> list[dict[str, object]]:
         """What `status` says about jobs."""
         return [

@@ -88,7 +88,10 @@ class Service:
             "crc": self.dataplane.crc_variant,
             "arith": self.dataplane.arith_variant,
             "ports": [self.dataplane.port_status(i) for i in range(len(self.config.port))],
-            "lanes": [self.dataplane.lane_status(i) for i in range(self.dataplane.lanes)],
+            "lanes": [
+                {**self.dataplane.lane_status(i), "slot_bytes": self.registry.slot_bytes(i)}
+                for i in range(self.dataplane.lanes)
+            ],
             "usage": self.dataplane.usage(),
             "jobs": self.registry.describe(),
         }
