@@ -26,6 +26,7 @@ def test_a_numpy_array_is_too() -> None:
     assert (array == 5).all()
 
 
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
 def test_a_matrix_is_flat_too() -> None:
     matrix = np.matrix(np.ones((2, 3), np.float32))
     view = flat_view(matrix)
