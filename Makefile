@@ -207,7 +207,7 @@ format: setup ## Format C and Python
 
 # PASCALINE_KERNELS=avx2 measures another variant than this CPU's best.
 .PHONY: bench-codecs
-bench-codecs: build ## The C kernels of thc and sparse against one memcpy of 256 MiB, one thread; figures in build/bench/codecs.json
+bench-codecs: build ## The C kernels of thc and sparse against one memcpy of 256 MiB, those of lhc against plain C, one thread; figures in build/bench/codecs.json
 	@$(BIN)/python -m tests.bench.codecs --out $(BUILD)/bench/codecs.json
 
 .PHONY: bench-kernels

@@ -74,7 +74,7 @@ def over_lanes(_rank: int, _world_size: int, names: list[str]) -> dict[str, list
 
 
 def test_any_number_of_lanes_gives_the_same_bits(tmp_path: Path) -> None:
-    names = ["f32", "fixed32", "thc", "thc-paper"]
+    names = ["f32", "fixed32", "thc", "thc-paper", "sparse", "topk", "lhc"]
     for results in run_ranks(tmp_path / "store", 2, over_lanes, names):
         for name in names:
             one, three = results[name]

@@ -26,6 +26,15 @@ def test_a_numpy_array_is_too() -> None:
     assert (array == 5).all()
 
 
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
+def test_a_matrix_is_flat_too() -> None:
+    matrix = np.matrix(np.ones((2, 3), np.float32))
+    view = flat_view(matrix)
+    assert (type(view), view.shape) == (np.ndarray, (6,))
+    view[:] = 5
+    assert (matrix == 5).all()
+
+
 @pytest.mark.parametrize(
     "tensor, words",
     [
@@ -41,6 +50,9 @@ def test_a_numpy_array_is_too() -> None:
         (np.zeros(2), "this tensor is float64"),
         (np.zeros(2, ">f4"), "this tensor is >f4"),
         (np.zeros((4, 4), np.float32).T[1:], "pass tensor.contiguous()"),
+        (np.ndarray(3, np.float32, bytearray(16), 1), "no multiple of 4: pass a copy"),
+        (torch.frombuffer(bytearray(13), dtype=torch.float32, offset=1), "no multiple of 4: pass a copy"),
+        (np.ma.ones(3, np.float32), "not MaskedArray"),
         ([1.0, 2.0], "not list"),
     ],
 )

@@ -20,7 +20,7 @@ def flat_view(tensor: Any) -> Array:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(tensor, torch.Tensor):
         return _of_torch(tensor, torch)
-    if not isinstance(tensor, np.ndarray):
+    if not isinstance(tensor, np.ndarray) or isinstance(tensor, np.ma.MaskedArray):
         raise UnsupportedTensor(
             f"all_reduce takes a torch.Tensor or a numpy.ndarray, not {type(tensor).__name__}"
         )
@@ -30,7 +30,7 @@ def flat_view(tensor: Any) -> Array:
         raise _layout()
     if not tensor.flags.writeable:
         raise UnsupportedTensor("all_reduce writes the sum in place and this array is read-only: pass a copy")
-    return tensor.reshape(-1)
+    return _aligned(tensor.view(np.ndarray).reshape(-1))  # a matrix stays one in reshape, with two dimensions
 
 
 def _of_torch(tensor: Any, torch: Any) -> Array:
@@ -48,7 +48,16 @@ def _of_torch(tensor: Any, torch: Any) -> Array:
         )
     if tensor.layout != torch.strided or not tensor.is_contiguous():
         raise _layout()
-    view: Array = tensor.reshape(-1).numpy()
+    return _aligned(tensor.reshape(-1).numpy())
+
+
+def _aligned(view: Array) -> Array:
+    """What the kernels of some codecs need; refused here, since there it would end the session."""
+    if not view.flags.aligned:
+        raise UnsupportedTensor(
+            f"all_reduce takes aligned tensors and this one begins at address {view.ctypes.data:#x}, no multiple of 4: "
+            "pass a copy"
+        )
     return view
 
 
