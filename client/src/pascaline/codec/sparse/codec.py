@@ -165,9 +165,10 @@ class SparseCodec(Codec):
         share = self._sent_bytes / self._dense_bytes
         if self._dense_bytes > _ADVISE_AFTER_BYTES and share > _ADVISE_ABOVE:
             dense = "fixed32" if self._fixed else "f32"
+            less = "a smaller share sends less" if self.lossy else "codec='topk' makes gradients sparse"
             self.advice = (
                 f"codec {self.name} has sent {share:.0%} of what {dense} would have: most values are not zero on some "
-                f"rank; codec={dense!r} is as small and needs fewer rounds, and codec='topk' makes gradients sparse"
+                f"rank; codec={dense!r} is as small and needs fewer rounds, and {less}"
             )
 
 
