@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pascaline import codec as codecs
-from pascaline.link.emulated.ops import combine
+from pascaline.link.emulated.ops import STREAMS, combine
 
 Combine = Callable[[str, list[np.ndarray]], np.ndarray]
 
@@ -19,9 +19,10 @@ class Reduced(NamedTuple):
     values: list[np.ndarray]
     """By rank."""
     travelled: list[tuple[str, int]]
-    """(op, bytes) of each round, alike on all ranks."""
+    """(op, bytes) of each round, alike on all ranks; of a stream, rank 0's."""
     outcomes: list[codecs.Outcome]
     """By rank."""
+    bytes_down: int
 
     @property
     def bytes_up(self) -> int:
@@ -51,7 +52,7 @@ def reduce_chunk(
     """One chunk that is a whole tensor; `xs` stay as they are."""
     carries = carries or [codecs.NOTHING] * len(xs)
     place, table = codecs.Place(sequence, 0, xs[0].size), ranks[0].table or ()
-    outs, travelled, outcomes = [x.copy() for x in xs], [], []
+    outs, travelled, outcomes, bytes_down = [x.copy() for x in xs], [], [], 0
     with np.errstate(all="ignore"):
         scales = scales_of(ranks, xs, carries)
         steps = [
@@ -68,15 +69,19 @@ def reduce_chunk(
                 except StopIteration as end:
                     outcomes.append(end.value)
             if not rounds:
-                return Reduced(outs, travelled, outcomes)
+                return Reduced(outs, travelled, outcomes, bytes_down)
             assert not outcomes, "one rank is done and another is not"
-            assert len({(one.op, one.length_bytes, one.result_bytes, one.more) for one in rounds}) == 1
+            is_stream = rounds[0].op in STREAMS  # whose lengths are each rank's own
+            alike = {one._replace(encode=None, length_bytes=is_stream or one.length_bytes) for one in rounds}  # type: ignore[arg-type]
+            assert len(alike) == 1
             op, length = rounds[0].op, rounds[0].length_bytes
             assert op in ranks[0].ops
             encodings = []
             for one in rounds:
-                encodings.append(np.full(length, 0x55, np.uint8))
+                encodings.append(np.full(one.length_bytes, 0x55, np.uint8))
                 one.encode(encodings[-1])
             travelled.append((op, length))
             combined = combined_by(op, encodings) if combined_by else combine(op, encodings, table)
-            assert combined.size == rounds[0].result_bytes
+            bytes_down += combined.size
+            most = rounds[0].result_bytes
+            assert combined.size <= most if is_stream else combined.size == most

@@ -19,14 +19,14 @@ import numpy as np
 from pascaline.contract import control, wire
 from pascaline.errors import ApplianceUnreachable
 from pascaline.link import LinkFault, PoolEnd, PoolSpec, Result
-from pascaline.link.emulated.ops import combine
+from pascaline.link.emulated.ops import STREAMS, combine
 from pascaline.reduce import Line, op_windows
 from pascaline.session.epochs import Epochs
 
 PATIENCE_S = 60.0
 """For what must come: reached in failure only, since a shared machine may stand still for seconds."""
 MTU = 16
-OPS = ["sum_f32", "sum_i32", "max_f32", "sum_f16", "sum_bf16", "or_u32"]
+OPS = ["sum_f32", "sum_i32", "max_f32", "sum_f16", "sum_bf16", "or_u32", *STREAMS]
 
 
 @dataclass
@@ -221,7 +221,8 @@ class Rack:
             if self.halted or pool.rank in self.mute:
                 return
             entry = self.rounds.setdefault((pool.index, round_), Round(op, immediate, len(encoding)))
-            assert (entry.op, entry.immediate, entry.length_bytes) == (op, immediate, len(encoding))
+            assert (entry.op, entry.immediate) == (op, immediate)
+            assert self.names[op] in STREAMS or entry.length_bytes == len(encoding)
             assert pool.rank not in entry.bytes_by_rank
             entry.bytes_by_rank[pool.rank] = encoding
             if len(entry.bytes_by_rank) == self.world_size:
@@ -229,7 +230,7 @@ class Rack:
                 self.complete[pool.index] += 1
                 encodings = [np.frombuffer(e, np.uint8) for _, e in sorted(entry.bytes_by_rank.items())]
                 entry.result = combine(
-                    self.names[op], encodings, self.tables.get(self.names[op], ())
+                    self.names[op], encodings, self.tables.get(self.names[op], ()), pool.chunk_bytes
                 ).tobytes()
                 for link in self.links:
                     self._deliver(link.pools[pool.index], round_)

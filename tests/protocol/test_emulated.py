@@ -136,6 +136,34 @@ def test_rounds_of_one_chunk_through_the_core(make_rack, options):
 
 
 @pytest.mark.parametrize(
+    "options",
+    [codecs.Sparse(phases=1), codecs.Sparse("fixed32", phases=1), codecs.TopK(share=1 / 50, phases=1)],
+    ids=str,
+)
+@pytest.mark.parametrize("density", [0.05, 1])
+def test_sparse_in_one_phase_through_the_core(make_rack, options, density):
+    """Streams of lengths of their own; the result's is the core's."""
+    ranks = [options.build(rank, 3, seed=7) for rank in range(3)]
+    chosen = [np.random.default_rng(rank).random(3 * ELEMS) < density for rank in range(3)]
+    grads = [np.where(own, np.resize(x, 3 * ELEMS), 0) for own, x in zip(chosen, gradients(3), strict=True)]
+    rack = make_rack(world=3, packets=3 * ELEMS * 4 // 256 + 4, ops=[wire.OPS[op] for op in ranks[0].ops])
+    done = []
+
+    def combined(op, encoded):
+        done.append(op)
+        assert density == 1 or len({one.size for one in encoded}) > 1 or isinstance(options, codecs.TopK)
+        return through(rack, 0, 1, op, encoded)
+
+    reduced = lockstep.reduce_chunk(ranks, [x.astype(np.float32) for x in grads], combined_by=combined)
+    assert done == [ranks[0].ops[0]] and {one.encoding for one in reduced.outcomes} == {"stream"}
+    if not isinstance(options, codecs.TopK):
+        dense = lockstep.reduce_chunk(
+            [codecs.resolve(options.values).build(0, 3, 0)] * 3, [x.astype(np.float32) for x in grads]
+        )
+        assert {x.tobytes() for x in reduced.values} == {dense.values[0].tobytes()}
+
+
+@pytest.mark.parametrize(
     "options", [codecs.Lhc(), codecs.Lhc(permille=700), codecs.Lhc(expected=0.05)], ids=str
 )
 def test_lhc_through_the_core_is_fixed32(make_rack, options):

@@ -89,6 +89,9 @@ CASES = {
     "sparse": Case(2, codecs.Sparse(), scattered, ("f32",)),
     "sparse-fixed32": Case(4, codecs.Sparse("fixed32"), scattered, ("fixed32",)),
     "topk": Case(2, codecs.TopK(share=1 / 50), drawn, ("sparse",)),
+    "sparse-one-phase": Case(2, codecs.Sparse(phases=1), scattered, ("f32",)),
+    "topk-one-phase": Case(2, codecs.TopK(share=1 / 50, values="fixed32", phases=1), drawn),
+    "lhc": Case(2, codecs.Lhc(), scattered, ("fixed32",)),
 }
 
 

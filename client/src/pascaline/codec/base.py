@@ -61,18 +61,23 @@ NOTHING = Carry()
 
 
 class Round(NamedTuple):
-    """What a chunk contributes to one round, and how long the answer is: alike on all ranks, but for the bytes."""
+    """What a chunk contributes to one round, and how long the answer is: alike on all ranks, but for the bytes, and for
+    the length of a stream.
+    """
 
     op: str
     """What the aggregator does to these encodings: a key of contract.wire.OPS."""
     length_bytes: int
     """Of `encoded`."""
     result_bytes: int
-    """Of `combined`."""
+    """Of `combined`; of a stream, the most that it may have."""
     encode: Callable[[Bytes], None]
     """Writes `encoded`, (length_bytes,), when it is this round's turn."""
     more: bool = False
     """Whether another round of this chunk may follow, which then waits for this one's result."""
+    stream_elems: int = 0
+    """Of an op with sub-blocks (wire.SUB_BLOCK_ELEMS): elements of the streams, which is what the ranks' have in
+    common; lengths are each rank's own."""
 
 
 class Outcome(NamedTuple):
@@ -85,7 +90,9 @@ class Outcome(NamedTuple):
 
 
 Rounds = Generator[Round, Bytes, Outcome]
-"""A chunk's rounds: each yield waits for that round's `combined`, (result_bytes,), which holds until the next one."""
+"""A chunk's rounds: each yield waits for that round's `combined`, (result_bytes,) or a stream, which holds until the
+next one.
+"""
 
 
 class Codec(ABC):
@@ -116,8 +123,9 @@ class Codec(ABC):
     def rounds(self, place: Place, values: Array, carry: Carry, scales: Floats) -> Rounds:
         """Reduce one chunk: at the end `values` is the sum over the ranks.
 
-        Rule 8: how many rounds there are, their ops and their lengths come from what all ranks know: `elems`, scales,
-        and earlier results of this chunk. `values` is written no sooner than the last result has come.
+        Rule 8: how many rounds there are, their ops and their lengths (of a stream: its elements) come from what all
+        ranks know: `elems`, scales, and earlier results of this chunk. `values` is written no sooner than the last
+        result has come.
         """
 
     def scale_count(self, _elems: int) -> int:

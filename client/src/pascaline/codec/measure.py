@@ -46,10 +46,13 @@ class Measure:
         self._error = self._energy = 0.0
         self._scratch = np.empty(0, np.float32)
 
-    def message(self, sent_bytes: int, received_bytes: int) -> None:
+    def sent(self, length_bytes: int) -> None:
         """A message of data or of scales travels."""
-        self._sent_bytes += sent_bytes
-        self._received_bytes += received_bytes
+        self._sent_bytes += length_bytes
+
+    def received(self, length_bytes: int) -> None:
+        """Its result has come."""
+        self._received_bytes += length_bytes
 
     def begins(self, elems: int) -> bool:
         """A chunk of data travels; whether it is its turn to be measured."""

@@ -19,7 +19,7 @@ from pascaline.codec.lhc import Params as LhcParams
 from pascaline.codec.lhc.codec import LhcCodec
 from pascaline.codec.sparse import Share, SparseCodec
 from pascaline.codec.sparse import Threshold as ByThreshold
-from pascaline.codec.sparse.codec import Values
+from pascaline.codec.sparse.codec import Phases, Values
 from pascaline.codec.thc import settings, table
 from pascaline.codec.thc.codec import ThcCodec
 from pascaline.codec.thc.params import Norm, Params, Rounding, ScalePer
@@ -64,18 +64,22 @@ class Plain:
 
 @dataclass(frozen=True)
 class Sparse:
-    """sparse (docs/sparse.md): what is not zero on some rank; as float32, or as `values="fixed32"`."""
+    """sparse (docs/sparse.md): what is not zero on some rank; as float32, or as `values="fixed32"`.
+
+    `phases=1`: each rank sends what it has without asking what others do; it needs a session that joins with it.
+    """
 
     values: Values = "f32"
+    phases: Phases = 2
     name: str = field(default="sparse", init=False)
     error_feedback: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        _check_values(self.name, self.values)
+        _check_travel(self.name, self.values, self.phases)
 
     def build(self, rank: int, world_size: int, seed: int) -> Codec:
         """Alike on every rank."""
-        return SparseCodec(self.name, self.values, world_size)
+        return SparseCodec(self.name, self.values, world_size, phases=self.phases)
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,7 @@ class TopK:
 
     share: float = 1 / 8
     values: Values = "f32"
+    phases: Phases = 2
     name: str = field(default="topk", init=False)
     error_feedback: bool = field(default=True, init=False)
 
@@ -94,11 +99,11 @@ class TopK:
             raise ConfigurationError(
                 f"topk sends a share of the values above 0 and up to 1, not {self.share}"
             )
-        _check_values(self.name, self.values)
+        _check_travel(self.name, self.values, self.phases)
 
     def build(self, rank: int, world_size: int, seed: int) -> Codec:
         """Alike on every rank."""
-        return SparseCodec(self.name, self.values, world_size, Share(self.share))
+        return SparseCodec(self.name, self.values, world_size, Share(self.share), phases=self.phases)
 
 
 @dataclass(frozen=True)
@@ -109,22 +114,26 @@ class Threshold:
 
     threshold: float
     values: Values = "f32"
+    phases: Phases = 2
     name: str = field(default="threshold", init=False)
     error_feedback: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
         if not 0 < self.threshold < float("inf"):
             raise ConfigurationError(f"threshold is a finite number above 0, not {self.threshold}")
-        _check_values(self.name, self.values)
+        _check_travel(self.name, self.values, self.phases)
 
     def build(self, rank: int, world_size: int, seed: int) -> Codec:
         """Alike on every rank."""
-        return SparseCodec(self.name, self.values, world_size, ByThreshold(self.threshold))
+        sparsifier = ByThreshold(self.threshold)
+        return SparseCodec(self.name, self.values, world_size, sparsifier, phases=self.phases)
 
 
-def _check_values(name: str, values: str) -> None:
+def _check_travel(name: str, values: str, phases: int) -> None:
     if values not in ("f32", "fixed32"):
         raise ConfigurationError(f"{name}'s values travel as 'f32' or 'fixed32', not {values!r}")
+    if phases not in (1, 2):
+        raise ConfigurationError(f"{name} takes 1 or 2 phases, not {phases!r}")
 
 
 @dataclass(frozen=True)

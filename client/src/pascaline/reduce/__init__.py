@@ -48,8 +48,8 @@ def reduce_chunk(chunk: Chunk, line: Line) -> Step:
         chunk.encode(round_, line.contribution(slot, message))
         line.write(message)
         result = yield message  # rule 4: the slot's bytes are undefined until the completion of this immediate
-        message.check(result)
-        round_ = chunk.go_on(line.result(slot, message))
+        length_bytes = message.check(result)
+        round_ = chunk.go_on(line.result(slot, length_bytes))
         line.drained()  # rule 5: only now may round r + W be written
         if round_ is not None:
             yield None  # rule 8: until its turn, which is the same on all ranks
@@ -260,9 +260,9 @@ class Line:
         """Where a message's encoding goes."""
         return self._contributions[slot][: message.length_bytes]
 
-    def result(self, slot: int, message: Message) -> Bytes:
+    def result(self, slot: int, length_bytes: int) -> Bytes:
         """Where its result has landed."""
-        return self._results[slot][: message.result_bytes]
+        return self._results[slot][:length_bytes]
 
     def write(self, message: Message) -> None:
         """Post the next round's contribution."""

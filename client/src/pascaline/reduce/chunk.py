@@ -19,21 +19,30 @@ class Message(NamedTuple):
     op: int
     immediate: int
     length_bytes: int
-    """Of the contribution."""
+    """Of the contribution: a stream's is this rank's own."""
     result_bytes: int
+    """Of the result: of a stream, the most that it may have."""
+    is_stream: bool = False
 
-    def check(self, result: Result | None) -> None:
-        """A result that answers another message must never be decoded."""
-        if result is None or result.immediate != self.immediate or result.length_bytes != self.result_bytes:
+    def check(self, result: Result | None) -> int:
+        """Bytes of its result. A result that answers another message must never be decoded: raises EpochEnded."""
+        if result is None or result.immediate != self.immediate or not self._fits(result.length_bytes):
             what = (
                 f"{result.length_bytes} bytes with immediate {result.immediate:#x}"
                 if result
                 else "no message"
             )
             raise EpochEnded(
-                f"a result of {what} came where {self.result_bytes} bytes with {self.immediate:#x} were due",
+                f"a result of {what} came where {'up to ' * self.is_stream}{self.result_bytes} bytes with "
+                f"{self.immediate:#x} were due",
                 "imm_mismatch",
             )
+        return result.length_bytes
+
+    def _fits(self, length_bytes: int) -> bool:
+        if self.is_stream:  # which says its own length, in whole words
+            return length_bytes <= self.result_bytes and length_bytes % 4 == 0
+        return length_bytes == self.result_bytes
 
 
 class Chunk:
@@ -71,6 +80,8 @@ class Chunk:
 
     def go_on(self, combined: Bytes) -> Round | None:
         """Decode a result; what it contributes next, if the sum is not there yet."""
+        if self._measure:
+            self._measure.received(combined.size)
         return self._next(combined)
 
     def _next(self, combined: Bytes | None) -> Round | None:
@@ -92,14 +103,16 @@ class Chunk:
         op = wire.OPS[round_.op]
         number = self._round << _NUMBER_SHIFT | self._place.chunk
         self._round += 1
-        immediate = wire.immediate(self._place.sequence, number, op, round_.length_bytes)
-        return Message(op, immediate, round_.length_bytes, round_.result_bytes)
+        is_stream = round_.op in wire.SUB_BLOCK_ELEMS
+        in_common = 4 * round_.stream_elems if is_stream else round_.length_bytes
+        immediate = wire.immediate(self._place.sequence, number, op, in_common)
+        return Message(op, immediate, round_.length_bytes, round_.result_bytes, is_stream)
 
     def encode(self, round_: Round, encoded: Bytes) -> None:
         """The contribution to one round."""
         round_.encode(encoded)
         if self._measure:
-            self._measure.message(round_.length_bytes, round_.result_bytes)
+            self._measure.sent(round_.length_bytes)
             if self._look:
                 self._measure.look(self.values, self._carry)
                 self._look = False

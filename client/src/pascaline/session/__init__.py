@@ -232,10 +232,11 @@ class Session:
             for op in codec.ops:
                 joined = self._tables.get(op)
                 if op not in self._ops or (codec.table or joined) != joined:
+                    needed = codecs.describe(options, self._seed)
                     raise ConfigurationError(
-                        f"codec {codec.name} needs the op {op} with its own table, and this session joined with "
-                        f"{codecs.describe(self.codec, self._seed)}: join a session of its own with "
-                        f"codec={codec.name!r}"
+                        f"codec {needed} needs the op {op}{' with its own table' if codec.table else ''}, and this "
+                        f"session joined with {codecs.describe(self.codec, self._seed)}: join a session of its own "
+                        f"with codec {needed}"
                     )
             _check_slots(codec, self._data_slot_bytes)
             self._codecs[key] = codec

@@ -1,5 +1,6 @@
 """The codec sparse: an index is ORed over the ranks, then every rank knows the union, and its values are summed as a
-plain dense stream. docs/sparse.md is the specification.
+plain dense array; or, in one phase, each rank sends a stream of its own and the aggregator finds the union.
+docs/sparse.md is the specification.
 
 Law: with f32 values the sum is one of plain float32 additions, in arrival order, of what the ranks said; with fixed32
 values it is bit for bit fixed32's. A sparsifier decides what is said; without one that is all that is not zero.
@@ -17,11 +18,12 @@ import numpy as np
 
 from pascaline.codec.base import Array, Bytes, Carry, Codec, Floats, Outcome, Place, Round, Rounds
 from pascaline.codec.fixed32 import Fixed32
-from pascaline.codec.sparse import kernels, reference
+from pascaline.codec.sparse import kernels, reference, stream
 from pascaline.codec.sparse.reference import Words, words_of
 from pascaline.codec.sparse.select import Sparsifier
 
 Values = Literal["f32", "fixed32"]
+Phases = Literal[1, 2]
 DIRECT_ELEMS = 1024
 """A chunk of up to so many, one packet of float32, is sent as it is: three rounds would not be shorter."""
 _GROUP = 32
@@ -39,17 +41,22 @@ class SparseCodec(Codec):
         world_size: int,
         sparsifier: Sparsifier | None = None,
         direct_elems: int = DIRECT_ELEMS,
+        phases: Phases = 2,
     ) -> None:
         self.name, self.lossy = name, sparsifier is not None
         self._fixed = Fixed32(world_size) if values == "fixed32" else None
-        self.ops = ("or_u32", "sum_i32" if self._fixed else "sum_f32")
+        of = "i32" if self._fixed else "f32"
+        self.ops = ("or_u32" if phases == 2 else f"expand_sum_{of}", f"sum_{of}")
+        self._phases = phases
         self._sparsifier, self._direct_elems = sparsifier, direct_elems
         self._machine = fastest()
         self._sent_bytes = self._dense_bytes = 0
 
     def chunk_elems(self, slot_bytes: int) -> int:
-        """As a dense codec's: so a chunk that is dense after all fits a slot, and fixed32's scales are the same."""
-        return slot_bytes // 4
+        """So many that a chunk that is dense after all fits a slot: in two phases a dense codec's, and fixed32's scales
+        are the same.
+        """
+        return slot_bytes // 4 if self._phases == 2 else stream.chunk_elems(slot_bytes)
 
     def scale_count(self, elems: int) -> int:
         """Those of the values."""
@@ -70,6 +77,9 @@ class SparseCodec(Codec):
         mine = own if self._sparsifier else None  # without one, what is not in `own` is zero
         if x.size <= self._direct_elems:
             union, encoding = _all_of(x.size), "dense"
+        elif self._phases == 1:
+            outcome = yield from self._in_one_phase(x, own, kept, carry, scales, values)
+            return outcome
         else:
             union, encoding = yield from self._agree(own, kept, x.size)
         count = self._machine.count(union)
@@ -79,8 +89,32 @@ class SparseCodec(Codec):
             self._decode(combined, union, carry, scales, values)
         else:
             values[:] = 0
-        self._weigh(x.size, encoding, count, union)
+        index_bytes = union.nbytes // 32 + (union.nbytes if encoding == "bitmap" else 0)
+        self._weigh(x.size, 4 * count + index_bytes)
         return Outcome(kept, encoding)
+
+    def _in_one_phase(
+        self, x: Floats, own: Words, kept: int, carry: Carry, scales: Floats, values: Floats
+    ) -> Rounds:
+        """What this rank speaks of, with its own index; the union comes with the sums."""
+        counts = stream.counts_of(own)
+        length_bytes = stream.length_bytes(x.size, counts)
+
+        def encode(encoded: Bytes) -> None:
+            packed = np.empty(kept, np.uint32)
+            if kept:
+                self._encode(x, None, own, scales, packed.view(np.uint8))
+            stream.write(x.size, own, counts, packed, encoded)
+
+        longest_bytes = stream.longest_bytes(x.size)
+        combined = yield Round(self.ops[0], length_bytes, longest_bytes, encode, stream_elems=x.size)
+        union, sums = stream.read(x.size, combined)
+        if sums.size:
+            self._decode(sums.view(np.uint8), union, carry, scales, values)
+        else:
+            values[:] = 0
+        self._weigh(x.size, combined.size)
+        return Outcome(kept, "stream" if sums.size else "nothing")
 
     def _choose(self, place: Place, x: Floats, own: Words, carry: Carry) -> int:
         """What this rank speaks of; what it leaves out is pending."""
@@ -156,19 +190,19 @@ class SparseCodec(Codec):
                 carry.void(np.ones(values.size, np.bool_))
         return Outcome(0, "nothing")
 
-    def _weigh(self, elems: int, encoding: str, count: int, union: Words) -> None:
-        """Whether this codec is worth its index."""
+    def _weigh(self, elems: int, sum_bytes: int) -> None:
+        """Whether this codec is worth its index; `sum_bytes` are the union's, with it."""
         if elems <= self._direct_elems:
             return
         self._dense_bytes += 4 * elems
-        self._sent_bytes += 4 * count + union.nbytes // 32 + (union.nbytes if encoding == "bitmap" else 0)
+        self._sent_bytes += sum_bytes
         share = self._sent_bytes / self._dense_bytes
         if self._dense_bytes > _ADVISE_AFTER_BYTES and share > _ADVISE_ABOVE:
             dense = "fixed32" if self._fixed else "f32"
             less = "a smaller share sends less" if self.lossy else "codec='topk' makes gradients sparse"
             self.advice = (
                 f"codec {self.name} has sent {share:.0%} of what {dense} would have: most values are not zero on some "
-                f"rank; codec={dense!r} is as small and needs fewer rounds, and {less}"
+                f"rank; codec={dense!r} is as small{' and needs fewer rounds' if self._phases == 2 else ''}, and {less}"
             )
 
 
