@@ -46,7 +46,7 @@ MUTANTS = (
         "a job is its lane's from ATTACH to DETACHED",
         "ctl/job.c",
         "    entry->closing = code == PSC_CTL_OK;\n",
-        "    entry->closing = code == PSC_CTL_OK;\n    psc_job_free(entry->job);\n",
+        "    entry->closing = code == PSC_CTL_OK;\n    psc_job_free(entry->shards[0].job);\n",
         "threads",
     ),
     # ---- Rules 2 and 3: checked before the first byte, executed once, counted once. ----
