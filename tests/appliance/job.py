@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 from tests.appliance.rack import Appliance, Rack, until
 from tests.appliance.worker import Control, Wire, Worker
@@ -37,8 +38,10 @@ def refused(control: Control, reason: str, *parts: str) -> None:
     assert control.receive()["type"] == "closed"
 
 
-def join(rack: Rack, wire: Wire, world_size: int, job: str = "pair") -> list[Worker]:
-    workers = [Worker(rack, wire, rank, world_size=world_size, job=job) for rank in range(world_size)]
+def join(rack: Rack, wire: Wire, world_size: int, job: str = "pair", **fields: Any) -> list[Worker]:
+    workers = [
+        Worker(rack, wire, rank, world_size=world_size, job=job, **fields) for rank in range(world_size)
+    ]
     for worker in workers:
         worker.connect()
     for worker in workers:

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.appliance.job import at_rest, ended
+from tests.appliance.job import at_rest, ended, join
 from tests.appliance.rack import Appliance, Rack, until
-from tests.appliance.worker import Wire, Worker
+from tests.appliance.worker import Wire
 
 ELEMENTS = 2048 + 40
+OPS = ["expand_sum_i32", "expand_sum_f32"]
 
 
 @pytest.fixture(autouse=True)
@@ -19,18 +20,6 @@ def no_job_is_left(appliance: Appliance) -> Iterator[None]:
     yield
     until(lambda: not appliance.status()["jobs"])
     assert "Traceback" not in appliance.stderr
-
-
-def join(rack: Rack, wire: Wire, job: str) -> list[Worker]:
-    fields = {"ops": ["expand_sum_i32", "expand_sum_f32"], "world_size": 2, "job": job}
-    workers = [Worker(rack, wire, rank, **fields) for rank in range(2)]
-    for worker in workers:
-        worker.connect()
-    for worker in workers:
-        worker.probe()
-    for worker in workers:
-        worker.expect("ready")
-    return workers
 
 
 def words(*values: int) -> bytes:
@@ -45,7 +34,7 @@ def stream(second_place: int, value: int) -> bytes:
 
 def test_the_union_comes_back_with_its_own_length(rack: Rack, appliance: Appliance, wire: Wire) -> None:
     before = at_rest(appliance)
-    workers = join(rack, wire, "union")
+    workers = join(rack, wire, 2, "union", ops=OPS)
     for rank, worker in enumerate(workers):
         worker.write(worker.pairs[0], 1, 0, stream(3 + rank, 100 + rank), 0xE0)
     result = words(ELEMENTS, 2048, *range(0, 4096, 2), 2, 0b11000, 0, 100, 101)
@@ -82,7 +71,7 @@ def test_the_union_comes_back_with_its_own_length(rack: Rack, appliance: Applian
 def test_a_broken_stream_ends_the_job_in_a_sentence(
     rack: Rack, wire: Wire, wrong: bytes, fault: str, parts: list[str]
 ) -> None:
-    workers = join(rack, wire, fault)
+    workers = join(rack, wire, 2, fault, ops=OPS)
     pair = workers[0].pairs[0]
     workers[0].write(pair, 1, 0, stream(0, 0), 1)
     wire.pump(lambda: pair.acknowledged == (pair.psn - 1) & 0xFFFFFF)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 ACCURACY_AT_LEAST = 0.93
 ACCURACY_APART_AT_MOST = {"f32": 0.01, "thc": 0.02}
-"""From Gloo's. With thc 0.0083 (three images of 360) was the most of 24 pairs of trainings: 2 and 4 workers, hidden
+"""From Gloo's. With thc 0.0083 (three images of 360) was the most of 23 pairs of trainings: 2 and 4 workers, hidden
 layers of 32 and 8192, up to twelve seeds."""
 CODECS = tuple(ACCURACY_APART_AT_MOST)
 PARAMETERS_APART_AT_MOST = 1e-3
