@@ -165,8 +165,8 @@ numerics: build ## Accuracy of the codecs: docs/numerics.*, build/numerics/summa
 	@$(BIN)/python -m tests.numerics
 
 .PHONY: numerics-long
-numerics-long: build ## lhc with 67 M elements and 64 ranks, a quarter of an hour; into docs/lhc.json
-	@$(BIN)/python -m tests.numerics.lhc_report
+numerics-long: build ## lhc with 67 M elements and 64 ranks, row by row, goes on where it was interrupted; into docs/lhc.json
+	@$(BIN)/python -m tests.numerics.lhc_long
 
 # LEARNING_OPTIONS='--budget-minutes 20' for a part of it.
 .PHONY: learning

@@ -13,9 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pascaline import codec as codecs
-from pascaline.codec import fixed32
 from pascaline.codec.lhc import Hash, Params, blocks, buckets, kernels, paper, reference
-from pascaline.codec.sparse import kernels as sparse_kernels
 from pascaline.codec.sparse.reference import bitmap_of, count
 from tests.client.lhc_rack import KINDS, adversarial, dense, drawn, inexact
 from tests.client.lockstep import reduce_chunk
@@ -27,7 +25,6 @@ SEED = 0x0123456789ABCDEF
 RANKS = (1, 2, 3, 5, 8, 16, 64)
 DENSITIES = (0.001, 0.01, 0.05, 0.2)
 SIZES = (1 << 18, 1 << 20, 1 << 22)
-LONG_SIZES = (1 << 24, 1 << 26)
 LOADS = (0.50, 0.60, 0.65, 0.70, 0.74, 0.77, 0.79, 0.81, 0.82, 0.83, 0.85, 0.90, 1.0, 1.2)
 """Elements of the union for each bucket; 1.30 buckets for each element are a load of 0.769."""
 
@@ -115,18 +112,20 @@ def recovery(sizes: tuple[int, ...], trials: int, progress: Progress) -> dict[st
     found: dict[str, Any] = {}
     for elems in sizes:
         progress(f"lhc: recovery, {elems} elements")
-        scratch = np.empty(kernels.scratch_words(elems, Params(SEED).rows(elems)), np.uint32)
         for share in DENSITIES:
             row = found.setdefault(str(elems), {}).setdefault(f"{share:g}", {})
             for kind in KINDS:
-                union = unions(kind, elems, share)
-                rows = Params(SEED).rows(count(union))
-                left = [unpeeled_share(Hash(SEED, i, 0, rows), union, elems, scratch) for i in range(trials)]
-                row[kind] = {
-                    "whole": sum(one == 0 for one in left) / trials,
-                    "unpeeled": float(f"{np.mean(left):.3g}"),
-                }
+                row[kind] = recovered(kind, elems, share, trials)
     return found
+
+
+def recovered(kind: str, elems: int, share: float, trials: int) -> dict[str, float]:
+    """Of so many hashes of one union."""
+    union = unions(kind, elems, share)
+    rows = Params(SEED).rows(count(union))
+    scratch = np.empty(kernels.scratch_words(elems, rows), np.uint32)
+    left = [unpeeled_share(Hash(SEED, i, 0, rows), union, elems, scratch) for i in range(trials)]
+    return {"whole": sum(one == 0 for one in left) / trials, "unpeeled": float(f"{np.mean(left):.3g}")}
 
 
 def by_load(elems: int, kind: str, share: float, trials: int) -> dict[str, list[float]]:
@@ -175,83 +174,6 @@ def curves(progress: Progress) -> dict[str, Any]:
         progress(f"lhc-paper: load, {name}")
         found[f"lhc-paper, {name}, independent"] = by_load_of_paper(elems, "independent", 0.05, 6)
     return found
-
-
-# ---- The long target ----
-
-
-class Tensor:
-    """A tensor that ranks add to one after the other: no more than three arrays of its size at a time."""
-
-    def __init__(self, elems: int, share: float, ranks: int, kind: str) -> None:
-        self.elems, self.share, self.ranks, self.kind = elems, share, ranks, kind
-
-    def gradient(self, rank: int) -> Array:
-        """One rank's, the same at every call; below 8 in size."""
-        rng = np.random.default_rng([rank, self.elems])
-        common = np.random.default_rng(self.elems)
-        x = np.zeros(self.elems, np.float32)
-        own = 1 - (1 - self.share) ** (1 / self.ranks)
-        step = 1 << 20
-        for begin in range(0, self.elems, step):
-            part = slice(begin, min(begin + step, self.elems))
-            size = part.stop - part.start
-            chosen = rng.random(size, np.float32) < (own / 5 if self.kind == "shared" else own)
-            if self.kind == "shared":
-                chosen |= common.random(size, np.float32) < 0.8 * self.share
-            x[part][chosen] = np.clip(rng.standard_normal(int(chosen.sum()), np.float32), -7.5, 7.5)
-        return x
-
-    def trial(self, progress: Progress) -> dict[str, Any]:
-        """Index, check, sketch and peel of all ranks, against the dense sum of the same integers."""
-        k = fixed32.exponent(7.5, self.ranks)
-        union = np.zeros(blocks(self.elems), np.uint32)
-        own, exact = np.empty_like(union), np.zeros(self.elems, np.int32)
-        for rank in range(self.ranks):
-            x = self.gradient(rank)
-            sparse_kernels.mark(x, 1, own)
-            union |= own
-            exact += fixed32.integers(x, k)
-            progress(f"lhc: rank {rank} of {self.ranks}, {self.elems} elements, index and dense sum")
-        hash_ = Hash(SEED, 1, 0, Params(SEED).rows(count(union)))
-        scratch, unpeeled = (
-            np.empty(kernels.scratch_words(self.elems, hash_.rows), np.uint32),
-            np.empty_like(union),
-        )
-        left = kernels.check(hash_, union, self.elems, unpeeled, scratch)
-        table, part = np.zeros(hash_.size, np.int32), np.empty(hash_.size, np.int32)
-        repair = np.zeros(left, np.int32)
-        missing = reference.elements_of(unpeeled)
-        for rank in range(self.ranks):
-            x = self.gradient(rank)
-            kernels.sketch(hash_, x, fixed32.factors(k), unpeeled, part)
-            table += part
-            repair += fixed32.integers(x[missing], k)
-            progress(f"lhc: rank {rank} of {self.ranks}, sketch")
-        values = np.empty(self.elems, np.float32)
-        kernels.peel(hash_, union, table, fixed32.factors(-k), values, unpeeled, scratch)
-        values[missing] = reference.floats(repair, fixed32.factors(-k))
-        wanted = reference.floats(exact, fixed32.factors(-k))
-        return {
-            "elements": self.elems,
-            "ranks": self.ranks,
-            "support": self.kind,
-            "density": count(union) / self.elems,
-            "unpeeled": left,
-            "inexact": inexact(values, wanted),
-        }
-
-
-def long_trials(progress: Progress) -> list[dict[str, Any]]:
-    """67 M elements by 64 ranks, and fewer of both."""
-    return [
-        Tensor(*one).trial(progress)
-        for one in (
-            (1 << 24, 0.01, 16, "shared"),
-            (1 << 24, 0.2, 4, "independent"),
-            (1 << 26, 0.05, 64, "shared"),
-        )
-    ]
 
 
 def threshold() -> float:

@@ -1,11 +1,8 @@
-"""What `make numerics` keeps of lhc's measurements: keys, bounds, docs/lhc.json and the plot; and the long target,
-`python -m tests.numerics.lhc_report`, which adds its own to that file.
-"""
+"""What `make numerics` keeps of lhc's measurements: keys, bounds, docs/lhc.json and the plot."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,6 @@ from . import lhc
 from .lhc import Progress
 
 Data = dict[str, Any]
-ROOT = Path(__file__).parents[2]
 BOUNDS = {"lhc_trials": 2000, "lhc_repairs": 200, "lhc_inexact": 0}
 """At least so many; but inexact, at most."""
 ADVERSARIAL = 50
@@ -77,22 +73,3 @@ def _plot(data: Data, path: Path) -> None:
     axes[0].legend(fontsize=8)
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)
-
-
-def main() -> int:
-    """The long target."""
-    path = ROOT / "docs" / "lhc.json"
-
-    def progress(line: str) -> None:
-        print(line, flush=True)
-
-    recovery = lhc.recovery(lhc.LONG_SIZES, 4, progress)
-    trials = lhc.long_trials(progress)
-    known: Data = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps(known | {"long recovery": recovery, "long": trials}, indent=1) + "\n")
-    print(json.dumps(trials, indent=1))
-    return 1 if any(one["inexact"] for one in trials) else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from . import __main__ as numerics
-from . import gradients, lhc, lhc_report, measure, schemes, sparse, sparse_models, sparse_report
+from . import gradients, lhc, lhc_long, lhc_report, measure, schemes, sparse, sparse_models, sparse_report
 
 KEPT = {key: bound for key, (_, bound) in numerics.BOUNDS.items()}
 MEASURED = {"ratios": KEPT, "bounds": KEPT, "unbiased": {"thc": {"inside": True}}}
@@ -144,7 +144,29 @@ def test_recovery_has_a_threshold():
     assert theirs[0.77] > 0.05
 
 
-def test_a_tensor_that_ranks_add_to_in_turn_is_exact():
-    for kind in ("shared", "independent"):
-        found = lhc.Tensor(100_003, 0.2, 3, kind).trial(lambda _: None)
-        assert found["inexact"] == 0 and 0.1 < found["density"] < 0.3
+@pytest.mark.parametrize("kind", ["shared", "independent", "rows", "identical"])
+def test_a_tensor_that_ranks_add_to_in_turn_is_exact(kind):
+    """And one rank's gradient is the same at every call, whatever came between."""
+    tensor = lhc_long.Tensor(100_003, 0.2, 3, kind)
+    before = [tensor.gradient(rank)[0].copy() for rank in range(3)]
+    found = tensor.trial(lambda _: None)
+    assert found["inexact"] == 0 and 0.17 < found["density"] < 0.23
+    assert [tensor.gradient(rank)[0].tobytes() for rank in range(3)] == [x.tobytes() for x in before]
+    assert before[0].tobytes() != before[1].tobytes()
+
+
+def test_the_long_target_goes_on_where_it_was_interrupted(tmp_path):
+    measured, said = [], []
+
+    def row():
+        measured.append(1)
+        return {"inexact": 0}
+
+    for _ in range(2):
+        kept = lhc_long.Kept(tmp_path / "numerics" / "long.json", said.append)
+        assert kept.row("a row", row) == {"inexact": 0}
+    assert len(measured) == len(said) == 1
+    docs = tmp_path / "lhc.json"
+    docs.write_text('{"keys": 1, "long": 2}')
+    lhc_long.write("long", [3], docs)
+    assert json.loads(docs.read_text()) == {"keys": 1, "long": [3]}
