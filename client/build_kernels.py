@@ -12,7 +12,7 @@ from cffi import FFI
 
 KERNELS = Path("kernels")  # relative to this distribution, as setuptools wants its sources
 SOURCES = ("job.c", "chunk.c", "scalar.c", "avx2.c", "avx512.c", "select.c")
-SOURCES += ("pack.c", "pack_scalar.c", "pack_avx2.c", "pack_avx512.c")
+SOURCES += ("pack.c", "pack_scalar.c", "pack_avx2.c", "pack_avx512.c", "stream.c")
 SOURCES += ("sketch.c", "sketch_scalar.c", "sketch_avx2.c", "sketch_avx512.c")
 
 ffi = FFI()

@@ -24,10 +24,7 @@ static const struct psc_pack_kernels *kernels(void)
 
 uint64_t psc_sparse_count(const uint32_t *bitmap, uint64_t words)
 {
-    uint64_t count = 0;
-    for (uint64_t w = 0; w < words; w++)
-        count += (uint32_t)__builtin_popcount(bitmap[w]);
-    return count;
+    return kernels()->count(bitmap, words);
 }
 
 uint64_t psc_sparse_mark(const float *x, uint64_t elems, uint32_t least, uint32_t *bitmap)
@@ -56,15 +53,25 @@ void psc_sparse_pack(const uint32_t *x, const uint32_t *own, const uint32_t *cho
     }
 }
 
-void psc_sparse_unpack(const uint32_t *packed, uint64_t count, const uint32_t *chosen, uint64_t elems,
-                       uint32_t *values)
+bool psc_unpacks_past_cache(const uint32_t *values, uint64_t elems)
+{
+    return elems >= STREAMED && (uintptr_t)values % LINE_BYTES == 0;
+}
+
+void psc_unpack(const uint32_t *packed, uint64_t count, const uint32_t *chosen, uint64_t elems, bool stream,
+                uint32_t *values)
 {
     const uint64_t words = elems / WORD, rest = elems % WORD;
-    bool stream = elems >= STREAMED && (uintptr_t)values % LINE_BYTES == 0;
     uint64_t taken = kernels()->unpack(packed, count, chosen, words, stream, values);
     if (rest) {
         uint32_t last[WORD];
         psc_pack_scalar.unpack(packed + taken, count - taken, chosen + words, 1, false, last);
         memcpy(values + words * WORD, last, rest * sizeof *last);
     }
+}
+
+void psc_sparse_unpack(const uint32_t *packed, uint64_t count, const uint32_t *chosen, uint64_t elems,
+                       uint32_t *values)
+{
+    psc_unpack(packed, count, chosen, elems, psc_unpacks_past_cache(values, elems), values);
 }

@@ -44,6 +44,14 @@ static inline __m256i lanes_of(uint32_t bits)
     return _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32((int)bits), each), each);
 }
 
+static uint64_t count_bits(const uint32_t *bitmap, uint64_t words)
+{
+    uint64_t count = 0;
+    for (uint64_t w = 0; w < words; w++)
+        count += (uint32_t)_mm_popcnt_u32(bitmap[w]);
+    return count;
+}
+
 static uint64_t mark(const uint32_t *x, uint64_t words, uint32_t least, uint32_t *bitmap)
 {
     /* Without their signs both sides are below 2^31, so that a signed comparison will do. */
@@ -120,5 +128,5 @@ static uint64_t unpack(const uint32_t *packed, uint64_t count, const uint32_t *c
     return taken;
 }
 
-const struct psc_pack_kernels psc_pack_avx2 = {mark, pack, unpack};
+const struct psc_pack_kernels psc_pack_avx2 = {count_bits, mark, pack, unpack};
 #endif

@@ -9,6 +9,14 @@
 
 enum { WORD = 32, LANES = 16, AHEAD = 512 };
 
+static uint64_t count_bits(const uint32_t *bitmap, uint64_t words)
+{
+    uint64_t count = 0;
+    for (uint64_t w = 0; w < words; w++)
+        count += (uint32_t)_mm_popcnt_u32(bitmap[w]);
+    return count;
+}
+
 static uint64_t mark(const uint32_t *x, uint64_t words, uint32_t least, uint32_t *bitmap)
 {
     const __m512i sign_off = _mm512_set1_epi32(0x7fffffff), limit = _mm512_set1_epi32((int)least);
@@ -105,5 +113,5 @@ static uint64_t unpack(const uint32_t *packed, uint64_t count, const uint32_t *c
     return taken;
 }
 
-const struct psc_pack_kernels psc_pack_avx512 = {mark, pack, unpack};
+const struct psc_pack_kernels psc_pack_avx512 = {count_bits, mark, pack, unpack};
 #endif

@@ -3,6 +3,14 @@
 
 enum { WORD = 32 };
 
+static uint64_t count_bits(const uint32_t *bitmap, uint64_t words)
+{
+    uint64_t count = 0;
+    for (uint64_t w = 0; w < words; w++)
+        count += (uint32_t)__builtin_popcount(bitmap[w]);
+    return count;
+}
+
 static uint64_t mark(const uint32_t *x, uint64_t words, uint32_t least, uint32_t *bitmap)
 {
     uint64_t count = 0;
@@ -40,4 +48,4 @@ static uint64_t unpack(const uint32_t *packed, uint64_t count, const uint32_t *c
     return taken;
 }
 
-const struct psc_pack_kernels psc_pack_scalar = {mark, pack, unpack};
+const struct psc_pack_kernels psc_pack_scalar = {count_bits, mark, pack, unpack};

@@ -71,6 +71,38 @@ void psc_sparse_pack(const uint32_t *x, const uint32_t *own, const uint32_t *cho
 void psc_sparse_unpack(const uint32_t *packed, uint64_t count, const uint32_t *chosen, uint64_t elems,
                        uint32_t *values);
 
+/* Streams of sub-blocks (docs/expand-sum.md), of 1 or more elements, in words of the host, which is
+ * little-endian. How many words has the stream of those of `elems` that `bitmap` has. */
+uint64_t psc_sparse_stream_words(const uint32_t *bitmap, uint64_t elems);
+/* Write it: the values from `packed`, in order, or, where that is NULL, from `x`, (elems,). */
+void psc_sparse_stream_write(const uint32_t *x, const uint32_t *packed, const uint32_t *bitmap,
+                             uint64_t elems, uint32_t *stream);
+
+/* What a stream can have that no stream has; each with what was expected, and what there is. */
+enum psc_sparse_fault {
+    PSC_SPARSE_GOOD,
+    PSC_SPARSE_ELEMENTS, /* elements; 0 where there is no word */
+    PSC_SPARSE_LENGTH,   /* words that the sub-blocks take, one for each that is not reached; words */
+    PSC_SPARSE_TOO_MANY, /* elements of a sub-block; its count */
+    PSC_SPARSE_BEYOND,   /* elements of the last sub-block; place from 1 of a later bit */
+    PSC_SPARSE_COUNT,    /* count of a sub-block; bits of its bitmap */
+};
+struct psc_sparse_verdict {
+    enum psc_sparse_fault fault;
+    uint64_t expected;
+    uint64_t got;
+    uint64_t values; /* of a good one */
+};
+void psc_sparse_stream_check(const uint32_t *stream, uint64_t words, uint64_t elems,
+                             struct psc_sparse_verdict *verdict);
+/* packed: the values of a good stream, in order. */
+void psc_sparse_stream_values(const uint32_t *stream, uint64_t elems, uint32_t *packed);
+/* values: the elements of a good stream, the others 0; from `packed` instead of the stream where that is not
+ * NULL.
+ */
+void psc_sparse_stream_unpack(const uint32_t *stream, const uint32_t *packed, uint64_t elems,
+                              uint32_t *values);
+
 /* The compiler that made them, for measurements. */
 const char *psc_kernels_compiler(void);
 /* Name of the variant in use. */

@@ -1,7 +1,8 @@
 """sparse's C kernels against one memcpy() of the same dense 256 MiB of float32: CPU, one thread, random supports.
 
 Pack: the bitmap of what is not zero, then the values that it chooses, chunk by chunk, as a session sends them. Unpack:
-the dense tensor from bitmap and values. Each measurement stands between two copies, as codecs.py has it.
+the dense tensor from bitmap and values. In one phase (`stream_`): a rank's stream, bitmap and length included, and the
+dense tensor from a stream, its checks included. Each measurement stands between two copies, as codecs.py has it.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from pascaline.codec.sparse import kernels
+from pascaline.codec.sparse import kernels, stream, stream_kernels
 
 DENSITIES = (0.01, 0.10, 0.30)
 BOUNDS = {"sparse_pack_over_memcpy": 0.5, "sparse_unpack_over_memcpy": 1.0}
+BOUNDS |= {"sparse_stream_pack_over_memcpy": 0.5, "sparse_stream_unpack_over_memcpy": 1.0}
+WORKS = ("pack", "unpack", "stream_pack", "stream_unpack")
 
 
 class Bench:
@@ -34,6 +37,9 @@ class Bench:
         self.bitmap = page_aligned(elems // 32, np.uint32)
         self.packed = page_aligned(elems, np.uint32)
         self.counts = [0] * (elems // chunk_elems)
+        self.stream_elems = stream.chunk_elems(4 * chunk_elems)
+        self.streams = page_aligned(elems // self.stream_elems * chunk_elems + chunk_elems, np.uint32)
+        self.lengths_bytes = [0] * -(-elems // self.stream_elems)
         self._memcpy = ctypes.CDLL(None).memcpy
         self._memcpy.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
         self._memcpy.restype = ctypes.c_void_p
@@ -55,6 +61,27 @@ class Bench:
             packed = self.packed[elements.start : elements.start + self.counts[number]]
             kernels.unpack(packed, self.bitmap[words], self.out[elements])
 
+    def stream_pack(self) -> None:
+        """Bitmap, length and stream."""
+        for number, (elements, room) in enumerate(self._streams()):
+            x = self.x[elements]
+            bitmap = self.bitmap[: -(-x.size // 32)]
+            kernels.mark(x, 1, bitmap)
+            length_bytes = self.lengths_bytes[number] = stream_kernels.length_bytes(x.size, bitmap)
+            stream_kernels.write(x, None, bitmap, x.size, room[:length_bytes])
+
+    def stream_unpack(self) -> None:
+        """The dense tensor again."""
+        for number, (elements, room) in enumerate(self._streams()):
+            out, made = self.out[elements], room[: self.lengths_bytes[number]]
+            stream_kernels.check(out.size, made)
+            stream_kernels.unpack(out.size, made, None, out)
+
+    def _streams(self):
+        for number, start in enumerate(range(0, self.x.size, self.stream_elems)):
+            room = self.streams[number * self.chunk_elems : (number + 1) * self.chunk_elems]
+            yield slice(start, min(start + self.stream_elems, self.x.size)), room.view(np.uint8)
+
     def _chunks(self):
         for start in range(0, self.x.size, self.chunk_elems):
             end = start + self.chunk_elems
@@ -73,20 +100,23 @@ def measure(
     found: dict[str, Any] = {}
     for density in DENSITIES:
         bench = Bench(density, elems, chunk_elems, page_aligned)
-        ratios: dict[str, list[float]] = {"pack": [], "unpack": []}
-        for work in (bench.memcpy, bench.pack, bench.unpack):
+        works = {name: getattr(bench, name) for name in WORKS}
+        ratios: dict[str, list[float]] = {name: [] for name in works}
+        bench.memcpy()
+        for name, work in works.items():
+            if name.endswith("unpack"):
+                bench.out[:] = 0
             work()
+            assert np.array_equal(bench.out, bench.x)
         for _ in range(repetitions):
             before = timed_s(bench.memcpy)
-            for name, work in (("pack", bench.pack), ("unpack", bench.unpack)):
+            for name, work in works.items():
                 own, after = timed_s(work), timed_s(bench.memcpy)
                 ratios[name].append((before + after) / 2 / own)
                 before = after
-        assert np.array_equal(bench.out, bench.x)
         found[f"density {density:g}"] = {name: spread(each) for name, each in ratios.items()}
     worst = {
-        f"sparse_{name}_over_memcpy": min(one[name]["median"] for one in found.values())
-        for name in ("pack", "unpack")
+        f"sparse_{name}_over_memcpy": min(one[name]["median"] for one in found.values()) for name in WORKS
     }
     return worst | {"sparse": found}
 

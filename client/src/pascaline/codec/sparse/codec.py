@@ -18,7 +18,7 @@ import numpy as np
 
 from pascaline.codec.base import Array, Bytes, Carry, Codec, Floats, Outcome, Place, Round, Rounds
 from pascaline.codec.fixed32 import Fixed32
-from pascaline.codec.sparse import kernels, reference, stream
+from pascaline.codec.sparse import kernels, reference, stream, stream_kernels
 from pascaline.codec.sparse.reference import Words, words_of
 from pascaline.codec.sparse.select import Sparsifier
 
@@ -50,6 +50,7 @@ class SparseCodec(Codec):
         self._phases = phases
         self._sparsifier, self._direct_elems = sparsifier, direct_elems
         self._machine = fastest()
+        self._streams = stream_kernels if self._machine is kernels else stream
         self._sent_bytes = self._dense_bytes = 0
 
     def chunk_elems(self, slot_bytes: int) -> int:
@@ -97,24 +98,29 @@ class SparseCodec(Codec):
         self, x: Floats, own: Words, kept: int, carry: Carry, scales: Floats, values: Floats
     ) -> Rounds:
         """What this rank speaks of, with its own index; the union comes with the sums."""
-        counts = stream.counts_of(own)
-        length_bytes = stream.length_bytes(x.size, counts)
+        elems = x.size
 
         def encode(encoded: Bytes) -> None:
+            if self._fixed is None:
+                self._streams.write(x, None, own, elems, encoded)
+                return
             packed = np.empty(kept, np.uint32)
-            if kept:
-                self._encode(x, None, own, scales, packed.view(np.uint8))
-            stream.write(x.size, own, counts, packed, encoded)
+            self._encode(x, None, own, scales, packed.view(np.uint8))
+            self._streams.write(None, packed, own, elems, encoded)
 
-        longest_bytes = stream.longest_bytes(x.size)
-        combined = yield Round(self.ops[0], length_bytes, longest_bytes, encode, stream_elems=x.size)
-        union, sums = stream.read(x.size, combined)
-        if sums.size:
-            self._decode(sums.view(np.uint8), union, carry, scales, values)
-        else:
-            values[:] = 0
-        self._weigh(x.size, combined.size)
-        return Outcome(kept, "stream" if sums.size else "nothing")
+        length_bytes, longest_bytes = self._streams.length_bytes(elems, own), stream.longest_bytes(elems)
+        combined = yield Round(self.ops[0], length_bytes, longest_bytes, encode, stream_elems=elems)
+        count = self._streams.check(elems, combined)
+        sums = None
+        if self._fixed:
+            encoded = np.empty(4 * count, np.uint8)
+            self._streams.values_of(elems, combined, encoded.view(np.uint32))
+            sums = np.empty(count, np.float32)
+            self._fixed.decode(_NOWHERE, encoded, Carry(), scales, sums)
+        self._streams.unpack(elems, combined, None if sums is None else sums.view(np.uint32), values)
+        self._void_what_is_no_number(values, carry)
+        self._weigh(elems, combined.size)
+        return Outcome(kept, "stream" if count else "nothing")
 
     def _choose(self, place: Place, x: Floats, own: Words, carry: Carry) -> int:
         """What this rank speaks of; what it leaves out is pending."""
@@ -177,8 +183,12 @@ class SparseCodec(Codec):
             sums = np.empty(combined.size // 4, np.float32)
             self._fixed.decode(_NOWHERE, combined, Carry(), scales, sums)
         self._machine.unpack(sums.view(np.uint32), union, values)
+        self._void_what_is_no_number(sums, carry)
+
+    @staticmethod
+    def _void_what_is_no_number(sums: Floats, carry: Carry) -> None:
         if carry.pending is not None and not np.isfinite(sums).all():
-            carry.void(np.ones(values.size, np.bool_))
+            carry.void(np.ones(carry.pending.size, np.bool_))
 
     @staticmethod
     def _says_nothing(values: Floats, carry: Carry, scales: Floats) -> Outcome:

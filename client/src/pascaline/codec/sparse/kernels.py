@@ -30,10 +30,10 @@ def mark(x: NDArray[Any], least: int, bitmap: Words) -> int:
     """As reference.mark."""
     _, library = door.extension()
     marked: int = library.psc_sparse_mark(
-        _array("x", x, np.float32, x.size),
+        array_of("x", x, np.float32, x.size),
         x.size,
         least,
-        _array("bitmap", bitmap, np.uint32, words_of(x.size)),
+        array_of("bitmap", bitmap, np.uint32, words_of(x.size)),
     )
     return marked
 
@@ -41,7 +41,7 @@ def mark(x: NDArray[Any], least: int, bitmap: Words) -> int:
 def count(bitmap: Words) -> int:
     """As reference.count."""
     _, library = door.extension()
-    counted: int = library.psc_sparse_count(_array("bitmap", bitmap, np.uint32, bitmap.size), bitmap.size)
+    counted: int = library.psc_sparse_count(array_of("bitmap", bitmap, np.uint32, bitmap.size), bitmap.size)
     return counted
 
 
@@ -50,12 +50,12 @@ def pack(x: NDArray[Any], own: Words | None, chosen: Words, packed: Words) -> No
     words = x.view(np.uint32)
     ffi, library = door.extension()
     library.psc_sparse_pack(
-        _array("x", words, np.uint32, x.size),
-        ffi.NULL if own is None else _array("own", own, np.uint32, words_of(x.size)),
-        _array("chosen", chosen, np.uint32, words_of(x.size)),
+        array_of("x", words, np.uint32, x.size),
+        ffi.NULL if own is None else array_of("own", own, np.uint32, words_of(x.size)),
+        array_of("chosen", chosen, np.uint32, words_of(x.size)),
         x.size,
         packed.size,
-        _array("packed", packed, np.uint32, packed.size),
+        array_of("packed", packed, np.uint32, packed.size),
     )
 
 
@@ -64,18 +64,19 @@ def unpack(packed: Words, chosen: Words, values: NDArray[Any]) -> None:
     words = values.view(np.uint32)
     _, library = door.extension()
     library.psc_sparse_unpack(
-        _array("packed", packed, np.uint32, packed.size),
+        array_of("packed", packed, np.uint32, packed.size),
         packed.size,
-        _array("chosen", chosen, np.uint32, words_of(values.size)),
+        array_of("chosen", chosen, np.uint32, words_of(values.size)),
         values.size,
-        _array("values", words, np.uint32, values.size),
+        array_of("values", words, np.uint32, values.size),
     )
 
 
 _C_TYPES = {np.float32: "float[]", np.uint32: "uint32_t[]"}
 
 
-def _array(name: str, array: NDArray[Any], dtype: type[Any], elems: int) -> Any:
+def array_of(name: str, array: NDArray[Any], dtype: type[Any], elems: int) -> Any:
+    """For C, where it lies. Raises UnsupportedTensor if it is not of `elems` of `dtype`, one after the other."""
     ffi, _ = door.extension()
     flags = array.flags
     if array.dtype != dtype or array.size != elems or not (flags.c_contiguous and flags.aligned):
