@@ -39,17 +39,35 @@ uint64_t psc_sparse_mark(const float *x, uint64_t elems, uint32_t least, uint32_
     return count;
 }
 
-void psc_sparse_pack(const uint32_t *x, const uint32_t *own, const uint32_t *chosen, uint64_t elems,
-                     uint64_t count, uint32_t *packed)
+void psc_pack(const uint32_t *x, const uint32_t *own, const uint32_t *chosen, uint64_t elems, uint64_t count,
+              uint64_t room, uint32_t *packed)
 {
     const uint64_t words = elems / WORD, rest = elems % WORD;
-    uint64_t of_last = rest ? psc_sparse_count(chosen + words, 1) : 0;
-    kernels()->pack(x, own, chosen, words, count - of_last, packed);
+    kernels()->pack(x, own, chosen, words, room, packed);
     if (rest) {
         uint32_t last[WORD] = {0};
+        const uint64_t of_last = psc_sparse_count(chosen + words, 1);
         memcpy(last, x + words * WORD, rest * sizeof *last);
         psc_pack_scalar.pack(last, own ? own + words : NULL, chosen + words, 1, of_last,
                              packed + count - of_last);
+    }
+}
+
+void psc_sparse_pack(const uint32_t *x, const uint32_t *own, const uint32_t *chosen, uint64_t elems,
+                     uint64_t count, uint32_t *packed)
+{
+    psc_pack(x, own, chosen, elems, count, count, packed);
+}
+
+void psc_unpack(const uint32_t *packed, uint64_t room, const uint32_t *chosen, uint64_t elems, bool stream,
+                uint32_t *values)
+{
+    const uint64_t words = elems / WORD, rest = elems % WORD;
+    const uint64_t taken = kernels()->unpack(packed, room, chosen, words, stream, values);
+    if (rest) {
+        uint32_t last[WORD];
+        psc_pack_scalar.unpack(packed + taken, room - taken, chosen + words, 1, false, last);
+        memcpy(values + words * WORD, last, rest * sizeof *last);
     }
 }
 
@@ -58,20 +76,16 @@ bool psc_unpacks_past_cache(const uint32_t *values, uint64_t elems)
     return elems >= STREAMED && (uintptr_t)values % LINE_BYTES == 0;
 }
 
-void psc_unpack(const uint32_t *packed, uint64_t count, const uint32_t *chosen, uint64_t elems, bool stream,
-                uint32_t *values)
+void psc_unpacked(bool stream)
 {
-    const uint64_t words = elems / WORD, rest = elems % WORD;
-    uint64_t taken = kernels()->unpack(packed, count, chosen, words, stream, values);
-    if (rest) {
-        uint32_t last[WORD];
-        psc_pack_scalar.unpack(packed + taken, count - taken, chosen + words, 1, false, last);
-        memcpy(values + words * WORD, last, rest * sizeof *last);
-    }
+    if (stream)
+        kernels()->fence();
 }
 
 void psc_sparse_unpack(const uint32_t *packed, uint64_t count, const uint32_t *chosen, uint64_t elems,
                        uint32_t *values)
 {
-    psc_unpack(packed, count, chosen, elems, psc_unpacks_past_cache(values, elems), values);
+    const bool stream = psc_unpacks_past_cache(values, elems);
+    psc_unpack(packed, count, chosen, elems, stream, values);
+    psc_unpacked(stream);
 }

@@ -9,19 +9,24 @@
 struct psc_pack_kernels {
     uint64_t (*count)(const uint32_t *bitmap, uint64_t words);
     uint64_t (*mark)(const uint32_t *x, uint64_t words, uint32_t least, uint32_t *bitmap);
+    /* room: words at `packed`. Those beyond what is packed may be written too. */
     void (*pack)(const uint32_t *x, const uint32_t *own, const uint32_t *chosen, uint64_t words,
-                 uint64_t count, uint32_t *packed);
-    /* Returns the values that it has taken. stream: `values` is on a 64-byte boundary, and written past the
-     * cache. */
-    uint64_t (*unpack)(const uint32_t *packed, uint64_t count, const uint32_t *chosen, uint64_t words,
+                 uint64_t room, uint32_t *packed);
+    /* Returns the values that it has taken. room: words at `packed`. stream: `values` is on a 64-byte
+     * boundary, and written past the cache; the caller fences. */
+    uint64_t (*unpack)(const uint32_t *packed, uint64_t room, const uint32_t *chosen, uint64_t words,
                        bool stream, uint32_t *values);
+    void (*fence)(void);
 };
 
-/* psc_sparse_unpack of a part of an array, for all of which psc_unpacks_past_cache says whether to `stream`.
- * Parts of whole lines. */
-bool psc_unpacks_past_cache(const uint32_t *values, uint64_t elems);
-void psc_unpack(const uint32_t *packed, uint64_t count, const uint32_t *chosen, uint64_t elems, bool stream,
+/* An array, or a part of one that begins with a whole vector. `room` as above, `count` values or more. */
+void psc_pack(const uint32_t *x, const uint32_t *own, const uint32_t *chosen, uint64_t elems, uint64_t count,
+              uint64_t room, uint32_t *packed);
+void psc_unpack(const uint32_t *packed, uint64_t room, const uint32_t *chosen, uint64_t elems, bool stream,
                 uint32_t *values);
+/* Whether to `stream` all of an array, and what to call when all of it is written. */
+bool psc_unpacks_past_cache(const uint32_t *values, uint64_t elems);
+void psc_unpacked(bool stream);
 
 extern const struct psc_pack_kernels psc_pack_scalar;
 #ifdef __x86_64__

@@ -73,9 +73,9 @@ static uint64_t mark(const uint32_t *x, uint64_t words, uint32_t least, uint32_t
 }
 
 static void pack(const uint32_t *x, const uint32_t *own, const uint32_t *chosen, uint64_t words,
-                 uint64_t count, uint32_t *packed)
+                 uint64_t room, uint32_t *packed)
 {
-    const uint32_t *end = packed + count;
+    const uint32_t *end = packed + room;
     for (uint64_t w = 0; w < words; w++, x += WORD) {
         uint32_t mine = own ? own[w] : ~0u;
         if (!chosen[w])
@@ -95,10 +95,10 @@ static void pack(const uint32_t *x, const uint32_t *own, const uint32_t *chosen,
     }
 }
 
-static inline uint64_t unpack_words(const uint32_t *packed, uint64_t count, const uint32_t *chosen,
+static inline uint64_t unpack_words(const uint32_t *packed, uint64_t room, const uint32_t *chosen,
                                     uint64_t words, bool stream, uint32_t *values)
 {
-    const uint32_t *at = packed, *end = packed + count;
+    const uint32_t *at = packed, *end = packed + room;
     for (uint64_t w = 0; w < words; w++, values += WORD)
         for (uint32_t i = 0; i < WORD; i += LANES) {
             uint32_t bits = chosen[w] >> i & 0xff, kept = (uint32_t)_mm_popcnt_u32(bits);
@@ -118,15 +118,17 @@ static inline uint64_t unpack_words(const uint32_t *packed, uint64_t count, cons
     return (uint64_t)(at - packed);
 }
 
-static uint64_t unpack(const uint32_t *packed, uint64_t count, const uint32_t *chosen, uint64_t words,
+static uint64_t unpack(const uint32_t *packed, uint64_t room, const uint32_t *chosen, uint64_t words,
                        bool stream, uint32_t *values)
 {
-    if (!stream)
-        return unpack_words(packed, count, chosen, words, false, values);
-    uint64_t taken = unpack_words(packed, count, chosen, words, true, values);
-    _mm_sfence();
-    return taken;
+    return stream ? unpack_words(packed, room, chosen, words, true, values)
+                  : unpack_words(packed, room, chosen, words, false, values);
 }
 
-const struct psc_pack_kernels psc_pack_avx2 = {count_bits, mark, pack, unpack};
+static void fence(void)
+{
+    _mm_sfence();
+}
+
+const struct psc_pack_kernels psc_pack_avx2 = {count_bits, mark, pack, unpack, fence};
 #endif

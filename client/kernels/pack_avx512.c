@@ -61,12 +61,12 @@ static inline void pack_words(const uint32_t *x, const uint32_t *own, const uint
 }
 
 static void pack(const uint32_t *x, const uint32_t *own, const uint32_t *chosen, uint64_t words,
-                 uint64_t count, uint32_t *packed)
+                 uint64_t room, uint32_t *packed)
 {
     if (own)
-        pack_words(x, own, chosen, words, packed + count, packed);
+        pack_words(x, own, chosen, words, packed + room, packed);
     else
-        pack_words(x, NULL, chosen, words, packed + count, packed);
+        pack_words(x, NULL, chosen, words, packed + room, packed);
 }
 
 static inline void put(uint32_t *values, __m512i x, bool stream)
@@ -91,10 +91,10 @@ static inline const uint32_t *unpack_half(const uint32_t *packed, const uint32_t
     return end - packed >= kept ? packed + kept : end;
 }
 
-static inline uint64_t unpack_words(const uint32_t *packed, uint64_t count, const uint32_t *chosen,
+static inline uint64_t unpack_words(const uint32_t *packed, uint64_t room, const uint32_t *chosen,
                                     uint64_t words, bool stream, uint32_t *values)
 {
-    const uint32_t *at = packed, *end = packed + count;
+    const uint32_t *at = packed, *end = packed + room;
     for (uint64_t w = 0; w < words; w++, values += WORD) {
         uint32_t bits = chosen[w];
         at = unpack_half(at, end, bits & 0xffff, stream, values);
@@ -103,15 +103,17 @@ static inline uint64_t unpack_words(const uint32_t *packed, uint64_t count, cons
     return (uint64_t)(at - packed);
 }
 
-static uint64_t unpack(const uint32_t *packed, uint64_t count, const uint32_t *chosen, uint64_t words,
+static uint64_t unpack(const uint32_t *packed, uint64_t room, const uint32_t *chosen, uint64_t words,
                        bool stream, uint32_t *values)
 {
-    if (!stream)
-        return unpack_words(packed, count, chosen, words, false, values);
-    uint64_t taken = unpack_words(packed, count, chosen, words, true, values);
-    _mm_sfence();
-    return taken;
+    return stream ? unpack_words(packed, room, chosen, words, true, values)
+                  : unpack_words(packed, room, chosen, words, false, values);
 }
 
-const struct psc_pack_kernels psc_pack_avx512 = {count_bits, mark, pack, unpack};
+static void fence(void)
+{
+    _mm_sfence();
+}
+
+const struct psc_pack_kernels psc_pack_avx512 = {count_bits, mark, pack, unpack, fence};
 #endif

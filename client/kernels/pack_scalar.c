@@ -25,9 +25,9 @@ static uint64_t mark(const uint32_t *x, uint64_t words, uint32_t least, uint32_t
 }
 
 static void pack(const uint32_t *x, const uint32_t *own, const uint32_t *chosen, uint64_t words,
-                 uint64_t count, uint32_t *packed)
+                 uint64_t room, uint32_t *packed)
 {
-    (void)count;
+    (void)room;
     for (uint64_t w = 0; w < words; w++, x += WORD) {
         uint32_t mine = own ? own[w] : ~0u;
         for (uint32_t left = chosen[w]; left; left &= left - 1) {
@@ -37,15 +37,17 @@ static void pack(const uint32_t *x, const uint32_t *own, const uint32_t *chosen,
     }
 }
 
-static uint64_t unpack(const uint32_t *packed, uint64_t count, const uint32_t *chosen, uint64_t words,
+static uint64_t unpack(const uint32_t *packed, uint64_t room, const uint32_t *chosen, uint64_t words,
                        bool stream, uint32_t *values)
 {
     (void)stream;
     uint64_t taken = 0;
     for (uint64_t w = 0; w < words; w++, values += WORD)
         for (uint32_t i = 0; i < WORD; i++)
-            values[i] = chosen[w] >> i & 1 && taken < count ? packed[taken++] : 0;
+            values[i] = chosen[w] >> i & 1 && taken < room ? packed[taken++] : 0;
     return taken;
 }
 
-const struct psc_pack_kernels psc_pack_scalar = {count_bits, mark, pack, unpack};
+static void fence(void) {}
+
+const struct psc_pack_kernels psc_pack_scalar = {count_bits, mark, pack, unpack, fence};

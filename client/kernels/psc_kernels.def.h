@@ -76,7 +76,7 @@ void psc_sparse_unpack(const uint32_t *packed, uint64_t count, const uint32_t *c
 uint64_t psc_sparse_stream_words(const uint32_t *bitmap, uint64_t elems);
 /* Write it: the values from `packed`, in order, or, where that is NULL, from `x`, (elems,). */
 void psc_sparse_stream_write(const uint32_t *x, const uint32_t *packed, const uint32_t *bitmap,
-                             uint64_t elems, uint32_t *stream);
+                             uint64_t elems, uint32_t *stream, uint64_t stream_words);
 
 /* What a stream can have that no stream has; each with what was expected, and what there is. */
 enum psc_sparse_fault {
@@ -97,11 +97,10 @@ void psc_sparse_stream_check(const uint32_t *stream, uint64_t words, uint64_t el
                              struct psc_sparse_verdict *verdict);
 /* packed: the values of a good stream, in order. */
 void psc_sparse_stream_values(const uint32_t *stream, uint64_t elems, uint32_t *packed);
-/* values: the elements of a good stream, the others 0; from `packed` instead of the stream where that is not
- * NULL.
- */
-void psc_sparse_stream_unpack(const uint32_t *stream, const uint32_t *packed, uint64_t elems,
-                              uint32_t *values);
+/* values: the elements of a good stream, the others 0; from `packed`, the `count` values of that stream,
+ * where that is not NULL. */
+void psc_sparse_stream_unpack(const uint32_t *stream, uint64_t stream_words, const uint32_t *packed,
+                              uint64_t count, uint64_t elems, uint32_t *values);
 
 /* The compiler that made them, for measurements. */
 const char *psc_kernels_compiler(void);

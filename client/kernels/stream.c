@@ -60,7 +60,7 @@ uint64_t psc_sparse_stream_words(const uint32_t *bitmap, uint64_t elems)
 }
 
 void psc_sparse_stream_write(const uint32_t *x, const uint32_t *packed, const uint32_t *bitmap,
-                             uint64_t elems, uint32_t *stream)
+                             uint64_t elems, uint32_t *stream, uint64_t stream_words)
 {
     uint64_t at = 1;
     stream[0] = (uint32_t)elems;
@@ -74,7 +74,9 @@ void psc_sparse_stream_write(const uint32_t *x, const uint32_t *packed, const ui
             memcpy(values, packed, sizeof *packed * count);
             packed += count;
         } else {
-            psc_sparse_pack(x + first, NULL, bitmap, block.elems, count, values);
+            const uint64_t room =
+                stream_words - (uint64_t)(values - stream); /* what is later is written later */
+            psc_pack(x + first, NULL, bitmap, block.elems, count, room, values);
         }
         at = end_of(&block);
     }
@@ -150,17 +152,20 @@ void psc_sparse_stream_values(const uint32_t *stream, uint64_t elems, uint32_t *
     }
 }
 
-void psc_sparse_stream_unpack(const uint32_t *stream, const uint32_t *packed, uint64_t elems,
-                              uint32_t *values)
+void psc_sparse_stream_unpack(const uint32_t *stream, uint64_t stream_words, const uint32_t *packed,
+                              uint64_t count, uint64_t elems, uint32_t *values)
 {
+    const uint32_t *end = packed ? packed + count : stream + stream_words;
     const bool past_cache = psc_unpacks_past_cache(values, elems);
     uint64_t at = 1;
     for (uint64_t first = 0; first < elems; first += SUB_BLOCK) {
         const struct sub_block block = sub_block_of(elems - first, stream[at], at);
         const uint32_t *from = packed ? packed : stream + block.at + block.bitmap_words;
-        psc_unpack(from, block.count, bitmap_of(&block, stream), block.elems, past_cache, values + first);
+        psc_unpack(from, (uint64_t)(end - from), bitmap_of(&block, stream), block.elems, past_cache,
+                   values + first);
         if (packed)
             packed += block.count;
         at = end_of(&block);
     }
+    psc_unpacked(past_cache);
 }

@@ -113,7 +113,7 @@ static void compare(const struct psc_thc_settings *s, uint64_t elems)
 }
 
 /* Codec sparse: marks, packs and unpacks `elems` of which about one in `every` is not zero. */
-static uint64_t run_sparse(uint64_t elems, uint32_t every, size_t offset, unsigned char *result)
+static void run_sparse(uint64_t elems, uint32_t every, size_t offset, unsigned char *result)
 {
     uint64_t words = (elems + 31) / 32;
     struct exact x = exact_of(4 * elems, offset), own = exact_of(4 * words, 4), all = exact_of(4 * words, 4);
@@ -133,12 +133,43 @@ static uint64_t run_sparse(uint64_t elems, uint32_t every, size_t offset, unsign
     struct exact *rooms[] = {&x, &own, &all, &packed, &values};
     for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++)
         free(rooms[i]->room);
-    return count;
 }
 
-static void compare_sparse(uint64_t elems, uint32_t every)
+/* The stream of what is not zero in `elems` words, written from both sources, checked and taken apart. */
+static void run_stream(uint64_t elems, uint32_t every, size_t offset, unsigned char *result)
 {
-    size_t bytes = 12 * elems + 4;
+    uint64_t words = (elems + 31) / 32;
+    struct exact x = exact_of(4 * elems, offset), all = exact_of(4 * words, 4);
+    for (uint64_t i = 0; i < elems; i++)
+        ((uint32_t *)x.at)[i] = i % every ? 0 : (uint32_t)i + 1;
+    uint64_t count = psc_sparse_mark(x.at, elems, 1, all.at);
+    uint64_t length = psc_sparse_stream_words(all.at, elems);
+    struct exact packed = exact_of(4 * count, 4), values = exact_of(4 * elems, offset);
+    struct exact stream = exact_of(4 * length, offset), twin = exact_of(4 * length, 4);
+    psc_sparse_stream_write(x.at, NULL, all.at, elems, stream.at, length);
+    struct psc_sparse_verdict verdict;
+    for (uint64_t cut = 0; cut < length; cut += 1 + length / 50) {
+        psc_sparse_stream_check((uint32_t *)stream.at + length - cut, cut, elems, &verdict);
+        failures += verdict.fault == PSC_SPARSE_GOOD;
+    }
+    psc_sparse_stream_check(stream.at, length, elems, &verdict);
+    failures += verdict.fault != PSC_SPARSE_GOOD || verdict.values != count;
+    psc_sparse_stream_values(stream.at, elems, packed.at);
+    psc_sparse_stream_write(NULL, packed.at, all.at, elems, twin.at, length);
+    failures += memcmp(stream.at, twin.at, 4 * length) != 0;
+    memcpy(result, stream.at, 4 * length);
+    psc_sparse_stream_unpack(stream.at, length, every % 2 ? NULL : packed.at, count, elems, values.at);
+    failures += memcmp(values.at, x.at, 4 * elems) != 0;
+    struct exact *rooms[] = {&x, &all, &packed, &values, &stream, &twin};
+    for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++)
+        free(rooms[i]->room);
+}
+
+typedef void (*run_lossless)(uint64_t elems, uint32_t every, size_t offset, unsigned char *result);
+
+static void compare_sparse(run_lossless run_one, uint64_t elems, uint32_t every)
+{
+    size_t bytes = 12 * elems + 8;
     unsigned char *wanted = calloc(1, bytes), *got = calloc(1, bytes);
     if (!wanted || !got)
         abort();
@@ -146,7 +177,7 @@ static void compare_sparse(uint64_t elems, uint32_t every)
         if (!psc_kernels_choose(names[v]))
             continue;
         for (size_t offset = 0; offset <= 4; offset += 4) {
-            run_sparse(elems, every, offset, v == 0 && offset == 0 ? wanted : got);
+            run_one(elems, every, offset, v == 0 && offset == 0 ? wanted : got);
             if ((v > 0 || offset > 0) && memcmp(wanted, got, bytes) != 0) {
                 failures++;
                 printf("%s differs from scalar: sparse, one in %u, %llu elements\n", names[v], every,
@@ -171,9 +202,10 @@ int main(void)
                 struct psc_thc_settings s = settings_of(widths[w].bits, widths[w].g, widths[w].n, variety);
                 compare(&s, lengths[i]);
             }
-    for (uint32_t every = 1; every < 100; every *= 7)
+    for (uint32_t every = 1; every < 5000; every = 5 * every + 1)
         for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++, runs++)
-            compare_sparse(lengths[i], every);
+            for (size_t each = 0; each < 2; each++)
+                compare_sparse(each ? run_stream : run_sparse, lengths[i], every);
     struct psc_thc_settings falling = settings_of(2, 2, 8, 0);
     falling.table[1] = 3;
     if (psc_thc_job_new(&falling))

@@ -39,6 +39,7 @@ def write(x: NDArray[Any] | None, packed: Words | None, bitmap: Words, elems: in
         _bitmap(bitmap, elems),
         elems,
         _words(stream),
+        stream.size // 4,
     )
 
 
@@ -67,7 +68,9 @@ def unpack(elems: int, stream: Bytes, packed: Words | None, values: NDArray[Any]
     ffi, library = door.extension()
     library.psc_sparse_stream_unpack(
         _words(stream),
+        stream.size // 4,
         ffi.NULL if packed is None else array_of("packed", packed, np.uint32, packed.size),
+        0 if packed is None else packed.size,
         elems,
         array_of("values", values.view(np.uint32), np.uint32, elems),
     )
