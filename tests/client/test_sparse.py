@@ -218,10 +218,11 @@ def test_a_threshold_is_estimated_once_and_used_again_while_it_fits(monkeypatch:
     )
     share, elems = sparse_room.Share(0.01), 200_000
     rng, own = np.random.default_rng(2), np.empty(elems // 32, np.uint32)
+    carry = codecs.ErrorFeedback(elems).carry(0, elems)
     for step in range(10):
         grown = 1 if step < 6 else 50
         x = rng.normal(size=elems).astype(np.float32) * np.float32(grown)
-        count = share.choose(sparse_codec.fastest(), codecs.Place(step, 0, elems), x, own)
+        count = share.choose(sparse_codec.fastest(), codecs.Place(step, 0, elems), x, carry, own)
         assert 0.6 * 2000 <= count <= 1.6 * 2000
         assert count == reference.count(own)
     assert 2 <= len(partitioned) <= 6 and max(partitioned) < 9000
@@ -237,7 +238,8 @@ def test_a_share_of_values_in_a_pattern(pattern: str) -> None:
         "zeros": np.where(np.arange(elems) % 1000 == 0, 1.0, 0),
     }[pattern].astype(np.float32)
     own = np.empty(elems // 32, np.uint32)
-    count = sparse_room.Share(1 / 64).choose(sparse_codec.fastest(), codecs.Place(0, 0, elems), x, own)
+    place = codecs.Place(0, 0, elems)
+    count = sparse_room.Share(1 / 64).choose(sparse_codec.fastest(), place, x, codecs.NOTHING, own)
     assert count == {"ties": elems, "columns": count, "zeros": 66}[pattern]
     assert pattern != "columns" or 0.6 * 1024 <= count <= 1.6 * 1024
 
@@ -286,6 +288,35 @@ def test_chunks_of_all_kinds_through_lines_in_any_order() -> None:
     assert outcomes[0] == outcomes[1] == outcomes[2]
     for sequence, density in ((0, 0.01), (4, 1)):
         assert outcomes[0][sequence] == plain(drawn(sequence, 2, 7000, density)).tobytes()
+
+
+@pytest.mark.parametrize("feedback", [True, False])
+def test_two_tensors_of_equal_length_over_lanes_give_the_same_bits_in_every_run(feedback: bool) -> None:
+    """Their chunks are chosen from in either order, and a threshold of one would do for the other."""
+    elems, outcomes = 20_000, []
+    for seed in range(4):
+        workers, order = workers_of(Rack(2, data=(2, 40_000), lanes=2)), random.Random(seed)
+        feedbacks = [[codecs.ErrorFeedback(elems) for _ in range(2)] for _ in workers]
+        for worker in workers:
+            worker.codecs["topk"] = codecs.TopK(1 / 20).build(worker.rank, 2, 0)
+        sums = []
+        for step in range(3):
+            for which in range(2):
+                sequence = 2 * step + which
+                rng = np.random.default_rng(sequence)
+                tensors = [rng.normal(0, 1 - which / 40, elems).astype(np.float32) for _ in workers]
+                for worker in workers:
+                    own = feedbacks[worker.rank][which] if feedback else None
+                    worker.call(tensors[worker.rank], "topk", sequence, own)
+                sums.append(tensors[0])
+            while any(line.busy() for worker in workers for line in worker.lines):
+                one = order.choice(workers)
+                for result in one.rack.links[one.rank].completions():
+                    one.lines[result.pool].arrived(result)
+                order.choice(one.lines).advance()
+        residuals = [one.residual.tobytes() for of_rank in feedbacks for one in of_rank]
+        outcomes.append([*(x.tobytes() for x in sums), *residuals])
+    assert all(one == outcomes[0] for one in outcomes)
 
 
 # ---- The wrong choice, and what is refused ----

@@ -121,7 +121,7 @@ class SparseCodec(Codec):
         if self._sparsifier is None:
             kept: int = self._machine.mark(x, 1, own)
             return kept
-        kept = self._sparsifier.choose(self._machine, place, x, own)
+        kept = self._sparsifier.choose(self._machine, place, x, carry, own)
         if carry.pending is not None:
             np.multiply(x, np.float32(1 / carry.loss_scale), out=carry.pending)
             np.copyto(carry.pending, 0, where=reference.bits_of(own, x.size))
