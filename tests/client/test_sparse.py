@@ -180,31 +180,53 @@ SPARSIFIED = [
 def test_what_is_sent_and_what_is_pending_are_x(
     options: codecs.Options, elems: int, loss_scale: float
 ) -> None:
-    """Of two ranks that choose different values: a value that only the other one speaks of stays pending."""
+    """Of two ranks that choose different values: what either has chosen both send, and nothing of it is pending."""
     rng = np.random.default_rng(elems)
     values, residuals, pendings = rng.normal(size=(3, 2, elems)).astype(np.float32)
     carries = [codecs.Carry(old, new, loss_scale) for old, new in zip(residuals, pendings, strict=True)]
     xs = values + residuals * np.float32(loss_scale)
     got = reduce_chunk(ranks_of(options, 2), list(values), carries)
-    own = np.where(pendings == 0, xs, 0)
-    assert [one.kept for one in got.outcomes] == [np.count_nonzero(row) for row in own]
-    assert ((pendings == 0) | (pendings * np.float32(loss_scale) == xs)).all()
+    union = pendings[0] == 0
+    sent = np.where(union, xs, 0)
+    assert (pendings[1] == 0).tolist() == union.tolist()
+    assert (pendings * np.float32(loss_scale)).tobytes() == (xs - sent).tobytes()
+    for x, outcome in zip(np.abs(xs), got.outcomes, strict=True):
+        assert union[np.argsort(x)[elems - outcome.kept :]].all()
+    assert max(one.kept for one in got.outcomes) <= union.sum() <= sum(one.kept for one in got.outcomes)
+    assert elems > sparse_codec.DIRECT_ELEMS or all(one.kept == elems for one in got.outcomes)
     tolerance = 0 if options.values == "f32" else 1e-6 * np.abs(xs).max()  # type: ignore[attr-defined]
-    np.testing.assert_allclose(got.values[0], own[0] + own[1], rtol=0, atol=tolerance)
+    np.testing.assert_allclose(got.values[0], sent[0] + sent[1], rtol=0, atol=tolerance)
 
 
 def test_topk_sends_the_largest_share_and_keeps_a_step_that_is_void() -> None:
-    options = codecs.TopK(share=0.3)
+    ranks = [
+        sparse_room.SparseCodec("topk", "f32", 2, sparse_room.Share(0.3), direct_elems=0) for _ in range(2)
+    ]
     x = np.array([1, -9, 2, 8, -3, 7, 4, -5, 6, 0.5], np.float32)
     residual, pending = np.full(10, 0.25, np.float32), np.full(10, 77, np.float32)
     carry = codecs.Carry(residual, pending)
-    got = reduce_chunk(ranks_of(options, 1), [x], [carry])
+    got = reduce_chunk(ranks[:1], [x], [carry])
     assert np.flatnonzero(got.values[0]).tolist() == [1, 3, 5] and got.outcomes[0].kept == 3
     assert pending.tolist() == [1.25, 0, 2.25, 0, -2.75, 0, 4.25, -4.75, 6.25, 0.75]
     other = np.zeros(10, np.float32)
     other[4] = math.inf
-    reduce_chunk(ranks_of(options, 2), [x, other], [carry, codecs.NOTHING])
+    reduce_chunk(ranks, [x, other], [carry, codecs.NOTHING])
     assert pending.tolist() == residual.tolist()
+    other[4] = 7
+    got = reduce_chunk(ranks, [x, other], [carry, codecs.NOTHING])
+    assert np.flatnonzero(got.values[1]).tolist() == [1, 3, 4, 5] and got.values[1][4] == 7 - 2.75
+    assert pending.tolist() == [1.25, 0, 2.25, 0, 0, 0, 4.25, -4.75, 6.25, 0.75]
+
+
+def test_a_small_chunk_travels_whole_behind_a_sparsifier_too() -> None:
+    x, residual, pending = np.random.default_rng(1).normal(size=(3, 1024)).astype(np.float32)
+    got = reduce_chunk(ranks_of(codecs.TopK(0.01), 1), [x], [codecs.Carry(residual, pending)])
+    assert got.travelled == [("sum_f32", 4096)] and got.outcomes == [codecs.Outcome(1024, "dense")]
+    assert got.values[0].tobytes() == (x + residual).tobytes()
+    assert not pending.any()
+
+
+def test_a_topk_option_s_share() -> None:
     for share in (0, 1.5):
         with pytest.raises(ConfigurationError, match=f"share of the values above 0 and up to 1, not {share}"):
             codecs.TopK(share=share)
