@@ -160,8 +160,22 @@ sanitize-threads: build ## Lanes, a dispatcher and a control thread beside them 
 	export TSAN_OPTIONS=halt_on_error=1:suppressions=$(CURDIR)/dpdk_c/tests/tsan.supp
 	meson test -C $(THREADS_DIR) --no-rebuild --print-errorlogs ctl ctl_lanes
 
+.PHONY: ratings
+ratings: $(BUILD)/.ratings ## Unpack the recommender's ratings into build/ratings, out of Debian packages
+
+# Data sets of R packages: R itself is not needed to read them, so they are unpacked and not installed.
+$(BUILD)/.ratings: .ci/packages-ratings-apt.txt
+	@rm -rf $(BUILD)/ratings
+	mkdir -p $(BUILD)/ratings
+	cd $(BUILD)/ratings
+	packages=$$(grep -v '^#' $(CURDIR)/$<)
+	$(APT_GET) download $$packages 2>/dev/null || { $(APT_GET) update && $(APT_GET) download $$packages; }
+	for package in *.deb; do dpkg -x $$package .; done
+	rm -- *.deb
+	touch $@
+
 .PHONY: numerics
-numerics: build ## Accuracy of the codecs: docs/numerics.*, build/numerics/summary.json; fails where a bound is missed
+numerics: build $(BUILD)/.ratings ## Accuracy of the codecs: docs/numerics.*, build/numerics/summary.json; fails where a bound is missed
 	@$(BIN)/python -m tests.numerics
 
 .PHONY: numerics-long

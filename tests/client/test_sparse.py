@@ -180,31 +180,53 @@ SPARSIFIED = [
 def test_what_is_sent_and_what_is_pending_are_x(
     options: codecs.Options, elems: int, loss_scale: float
 ) -> None:
-    """Of two ranks that choose different values: a value that only the other one speaks of stays pending."""
+    """Of two ranks that choose different values: what either has chosen both send, and nothing of it is pending."""
     rng = np.random.default_rng(elems)
     values, residuals, pendings = rng.normal(size=(3, 2, elems)).astype(np.float32)
     carries = [codecs.Carry(old, new, loss_scale) for old, new in zip(residuals, pendings, strict=True)]
     xs = values + residuals * np.float32(loss_scale)
     got = reduce_chunk(ranks_of(options, 2), list(values), carries)
-    own = np.where(pendings == 0, xs, 0)
-    assert [one.kept for one in got.outcomes] == [np.count_nonzero(row) for row in own]
-    assert ((pendings == 0) | (pendings * np.float32(loss_scale) == xs)).all()
+    union = pendings[0] == 0
+    sent = np.where(union, xs, 0)
+    assert (pendings[1] == 0).tolist() == union.tolist()
+    assert (pendings * np.float32(loss_scale)).tobytes() == (xs - sent).tobytes()
+    for x, outcome in zip(np.abs(xs), got.outcomes, strict=True):
+        assert union[np.argsort(x)[elems - outcome.kept :]].all()
+    assert max(one.kept for one in got.outcomes) <= union.sum() <= sum(one.kept for one in got.outcomes)
+    assert elems > sparse_codec.DIRECT_ELEMS or all(one.kept == elems for one in got.outcomes)
     tolerance = 0 if options.values == "f32" else 1e-6 * np.abs(xs).max()  # type: ignore[attr-defined]
-    np.testing.assert_allclose(got.values[0], own[0] + own[1], rtol=0, atol=tolerance)
+    np.testing.assert_allclose(got.values[0], sent[0] + sent[1], rtol=0, atol=tolerance)
 
 
 def test_topk_sends_the_largest_share_and_keeps_a_step_that_is_void() -> None:
-    options = codecs.TopK(share=0.3)
+    ranks = [
+        sparse_room.SparseCodec("topk", "f32", 2, sparse_room.Share(0.3), direct_elems=0) for _ in range(2)
+    ]
     x = np.array([1, -9, 2, 8, -3, 7, 4, -5, 6, 0.5], np.float32)
     residual, pending = np.full(10, 0.25, np.float32), np.full(10, 77, np.float32)
     carry = codecs.Carry(residual, pending)
-    got = reduce_chunk(ranks_of(options, 1), [x], [carry])
+    got = reduce_chunk(ranks[:1], [x], [carry])
     assert np.flatnonzero(got.values[0]).tolist() == [1, 3, 5] and got.outcomes[0].kept == 3
     assert pending.tolist() == [1.25, 0, 2.25, 0, -2.75, 0, 4.25, -4.75, 6.25, 0.75]
     other = np.zeros(10, np.float32)
     other[4] = math.inf
-    reduce_chunk(ranks_of(options, 2), [x, other], [carry, codecs.NOTHING])
+    reduce_chunk(ranks, [x, other], [carry, codecs.NOTHING])
     assert pending.tolist() == residual.tolist()
+    other[4] = 7
+    got = reduce_chunk(ranks, [x, other], [carry, codecs.NOTHING])
+    assert np.flatnonzero(got.values[1]).tolist() == [1, 3, 4, 5] and got.values[1][4] == 7 - 2.75
+    assert pending.tolist() == [1.25, 0, 2.25, 0, 0, 0, 4.25, -4.75, 6.25, 0.75]
+
+
+def test_a_small_chunk_travels_whole_behind_a_sparsifier_too() -> None:
+    x, residual, pending = np.random.default_rng(1).normal(size=(3, 1024)).astype(np.float32)
+    got = reduce_chunk(ranks_of(codecs.TopK(0.01), 1), [x], [codecs.Carry(residual, pending)])
+    assert got.travelled == [("sum_f32", 4096)] and got.outcomes == [codecs.Outcome(1024, "dense")]
+    assert got.values[0].tobytes() == (x + residual).tobytes()
+    assert not pending.any()
+
+
+def test_a_topk_option_s_share() -> None:
     for share in (0, 1.5):
         with pytest.raises(ConfigurationError, match=f"share of the values above 0 and up to 1, not {share}"):
             codecs.TopK(share=share)
@@ -218,10 +240,11 @@ def test_a_threshold_is_estimated_once_and_used_again_while_it_fits(monkeypatch:
     )
     share, elems = sparse_room.Share(0.01), 200_000
     rng, own = np.random.default_rng(2), np.empty(elems // 32, np.uint32)
+    carry = codecs.ErrorFeedback(elems).carry(0, elems)
     for step in range(10):
         grown = 1 if step < 6 else 50
         x = rng.normal(size=elems).astype(np.float32) * np.float32(grown)
-        count = share.choose(sparse_codec.fastest(), codecs.Place(step, 0, elems), x, own)
+        count = share.choose(sparse_codec.fastest(), codecs.Place(step, 0, elems), x, carry, own)
         assert 0.6 * 2000 <= count <= 1.6 * 2000
         assert count == reference.count(own)
     assert 2 <= len(partitioned) <= 6 and max(partitioned) < 9000
@@ -237,7 +260,8 @@ def test_a_share_of_values_in_a_pattern(pattern: str) -> None:
         "zeros": np.where(np.arange(elems) % 1000 == 0, 1.0, 0),
     }[pattern].astype(np.float32)
     own = np.empty(elems // 32, np.uint32)
-    count = sparse_room.Share(1 / 64).choose(sparse_codec.fastest(), codecs.Place(0, 0, elems), x, own)
+    place = codecs.Place(0, 0, elems)
+    count = sparse_room.Share(1 / 64).choose(sparse_codec.fastest(), place, x, codecs.NOTHING, own)
     assert count == {"ties": elems, "columns": count, "zeros": 66}[pattern]
     assert pattern != "columns" or 0.6 * 1024 <= count <= 1.6 * 1024
 
@@ -286,6 +310,35 @@ def test_chunks_of_all_kinds_through_lines_in_any_order() -> None:
     assert outcomes[0] == outcomes[1] == outcomes[2]
     for sequence, density in ((0, 0.01), (4, 1)):
         assert outcomes[0][sequence] == plain(drawn(sequence, 2, 7000, density)).tobytes()
+
+
+@pytest.mark.parametrize("feedback", [True, False])
+def test_two_tensors_of_equal_length_over_lanes_give_the_same_bits_in_every_run(feedback: bool) -> None:
+    """Their chunks are chosen from in either order, and a threshold of one would do for the other."""
+    elems, outcomes = 20_000, []
+    for seed in range(4):
+        workers, order = workers_of(Rack(2, data=(2, 40_000), lanes=2)), random.Random(seed)
+        feedbacks = [[codecs.ErrorFeedback(elems) for _ in range(2)] for _ in workers]
+        for worker in workers:
+            worker.codecs["topk"] = codecs.TopK(1 / 20).build(worker.rank, 2, 0)
+        sums = []
+        for step in range(3):
+            for which in range(2):
+                sequence = 2 * step + which
+                rng = np.random.default_rng(sequence)
+                tensors = [rng.normal(0, 1 - which / 40, elems).astype(np.float32) for _ in workers]
+                for worker in workers:
+                    own = feedbacks[worker.rank][which] if feedback else None
+                    worker.call(tensors[worker.rank], "topk", sequence, own)
+                sums.append(tensors[0])
+            while any(line.busy() for worker in workers for line in worker.lines):
+                one = order.choice(workers)
+                for result in one.rack.links[one.rank].completions():
+                    one.lines[result.pool].arrived(result)
+                order.choice(one.lines).advance()
+        residuals = [one.residual.tobytes() for of_rank in feedbacks for one in of_rank]
+        outcomes.append([*(x.tobytes() for x in sums), *residuals])
+    assert all(one == outcomes[0] for one in outcomes)
 
 
 # ---- The wrong choice, and what is refused ----

@@ -179,6 +179,31 @@ MUTANTS = (
         "        psc_responder_executed(&qp->responder, packet);\n        return PSC_DROP_NO_BUFFER;\n",
         "sim",
     ),
+    # ---- Look-ups, which no planted fault of the whole data plane reaches: each kernel's own. ----
+    Mutant(
+        "add one to a look-up",
+        "a sum of look-ups is that of the table's entries",
+        "arith/scalar.c",
+        "*sum = (type)((before) + table[index]);",
+        "*sum = (type)((before) + table[index] + !j);",
+        "units",
+    ),
+    Mutant(
+        "look up another part's index",
+        "an index of n bits is looked up where it lies in its byte",
+        "arith/vector.h",
+        "            narrow[part] = add_u8(narrow[part], looked_up(lut, bits, packed, part));\n",
+        "            narrow[part] = add_u8(narrow[part], looked_up(lut, bits, packed, part / 2));\n",
+        "units",
+    ),
+    Mutant(
+        "one value too many in bytes",
+        "sums of 16 bits are made in bytes of no more values than fit one",
+        "arith/vector.h",
+        " : UINT8_MAX / greatest;\n",
+        " : UINT8_MAX / greatest + 1;\n",
+        "units",
+    ),
     # ---- Streams of sub-blocks: what is checked as it is read. ----
     Mutant(
         "publish a sub-block that a rank lacks",

@@ -1,9 +1,8 @@
 """What models' gradients cost by the codec sparse: an embedding recommender's as they are, others' behind top-k.
 
 The recommender is a neural collaborative filter (He et al., WWW'17: a product of embeddings beside a perceptron of
-them). Its data are drawn: users and items have popularities by Zipf's law (exponents 0.8 and 1.1), each has a vector
-of 8 standard normal numbers, and the rating is 1 where the product of a pair's vectors is above 0. Four ranks with 256
-ratings each; DDP's own gradients are dense tensors, of which few rows are not zero.
+them), of real ratings and of drawn ones for larger tables (`ratings.py`). Four ranks with 256 ratings each; DDP's own
+gradients are dense tensors, of which few rows are not zero.
 
 Of the CNN and the GPT the gradients are those that their trainings have left, each rank's own; behind top-k, without
 the residual's earlier steps.
@@ -23,20 +22,22 @@ from pascaline import codec as codecs
 from tests.learning.sample import sampled
 
 from . import gradients as captured_room
+from . import ratings as ratings_room
 from . import sparse
 
-USERS, ITEMS, WIDTH, BATCH, RANKS, STEPS = 40_000, 20_000, 32, 256, 4, 5
+WIDTH, BATCH, RANKS, STEPS = 32, 256, 4, 5
 HEADER_BYTES, FIRST_BYTES, LAST_BYTES, MTU = 62, 16, 4, 4096
 """Of a RoCEv2 frame over IPv4: Ethernet with its check 18, IP 20, UDP 8, BTH 12, ICRC 4; RETH; immediate."""
 SHARES = (1 / 8, 1 / 100)
+RECOMMENDER = "recommender"
 
 
 class Recommender(nn.Module):
     """Neural collaborative filter."""
 
-    def __init__(self) -> None:
+    def __init__(self, users: int, items: int) -> None:
         super().__init__()
-        self.user, self.item = nn.Embedding(USERS, 2 * WIDTH), nn.Embedding(ITEMS, 2 * WIDTH)
+        self.user, self.item = nn.Embedding(users, 2 * WIDTH), nn.Embedding(items, 2 * WIDTH)
         self.deep = nn.Sequential(nn.Linear(2 * WIDTH, 64), nn.ReLU(), nn.Linear(64, WIDTH), nn.ReLU())
         self.score = nn.Linear(2 * WIDTH, 1)
 
@@ -47,38 +48,17 @@ class Recommender(nn.Module):
         return self.score(torch.cat([product, deep], 1))[:, 0]
 
 
-class Ratings:
-    """Drawn ones."""
-
-    def __init__(self) -> None:
-        rng = np.random.default_rng(17)
-        self._tastes = [rng.standard_normal((count, 8)).astype(np.float32) for count in (USERS, ITEMS)]
-        self._popular = [self._zipf(USERS, 0.8), self._zipf(ITEMS, 1.1)]
-
-    @staticmethod
-    def _zipf(count: int, exponent: float) -> np.ndarray:
-        weights = 1 / np.arange(1, count + 1) ** exponent
-        return np.cumsum(weights / weights.sum())
-
-    def batch(self, step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Users, items, 0 or 1."""
-        rng = np.random.default_rng([step, rank])
-        users, items = (np.searchsorted(p, rng.random(BATCH)).clip(max=p.size - 1) for p in self._popular)
-        liked = (self._tastes[0][users] * self._tastes[1][items]).sum(1) > 0
-        return torch.from_numpy(users), torch.from_numpy(items), torch.from_numpy(liked.astype(np.float32))
-
-
-def recommender() -> list[np.ndarray]:
+def recommender(ratings: ratings_room.Ratings) -> list[np.ndarray]:
     """Four ranks' gradients, f32 (elems,), of the last of a few steps: tables first."""
     torch.manual_seed(3)
-    model, ratings = Recommender(), Ratings()
+    model = Recommender(int(ratings.users.max()) + 1, int(ratings.items.max()) + 1)
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
     own: list[np.ndarray] = []
     for step in range(STEPS):
         own = []
         for rank in range(RANKS):
             model.zero_grad()
-            users, items, liked = ratings.batch(step, rank)
+            users, items, liked = map(torch.from_numpy, ratings.batch([step, rank], BATCH))
             functional.binary_cross_entropy_with_logits(model(users, items), liked).backward()
             own.append(np.concatenate([p.grad.reshape(-1).numpy() for p in model.parameters()]))
         mean = torch.from_numpy(np.mean(own, 0))
@@ -121,8 +101,13 @@ def framed(row: dict[str, Any], elems: int, rounds: int) -> dict[str, Any]:
 def measured(folder: Path = captured_room.CAPTURED) -> dict[str, dict[str, Any]]:
     """Bytes for each element up and down: model -> way."""
     found = {}
-    own = recommender()
-    found["recommender"] = framed(sparse.row(codecs.Sparse(), own), own[0].size, 3)
+    for name, ratings in {
+        "MovieLens": ratings_room.real(ratings_room.MOVIELENS),
+        "InstEval": ratings_room.real(ratings_room.INSTEVAL),
+        "drawn": ratings_room.drawn(),
+    }.items():
+        own = recommender(ratings)
+        found[f"{RECOMMENDER}, {name}"] = framed(sparse.row(codecs.Sparse(), own), own[0].size, 3)
     sets = {name: [x.numpy() for x in xs] for name, xs in captured_room.captured(folder)}
     for name, xs in (sets or {name: list(rows) for name, rows in sampled()}).items():
         for share in SHARES:
@@ -135,4 +120,5 @@ def measured(folder: Path = captured_room.CAPTURED) -> dict[str, dict[str, Any]]
 def over_blocks(found: dict[str, dict[str, Any]]) -> float:
     """The worst of the real, unclustered gradients: all but the recommender's, whose rows are blocks."""
     way = f"blocks of {sparse.BLOCK}"
-    return round(max(row["sparse"] / row[way] for name, row in found.items() if name != "recommender"), 4)
+    unclustered = (row for name, row in found.items() if not name.startswith(RECOMMENDER))
+    return round(max(row["sparse"] / row[way] for row in unclustered), 4)

@@ -44,6 +44,9 @@ class Carry(NamedTuple):
     """(elems,) to be written."""
     loss_scale: float = 1.0
     """A power of two that the values are multiplied by and residuals are not."""
+    memory: dict[int, int] | None = None
+    """What a codec may remember of the tensor that this is a part of, by the numbers of chunks: never of another one,
+    since chunks of several tensors are asked in an order that differs from run to run where there are several lanes."""
 
     def x(self, values: Floats) -> Floats:
         """What is to be encoded: `values` itself where there is no residual."""
@@ -107,7 +110,7 @@ class Codec(ABC):
     ops: tuple[str, ...]
     """Of all its rounds."""
     lossy: bool = False
-    """Whether it writes a carry's pending, what it could not say: whole when the first round has been encoded."""
+    """Whether it writes a carry's pending, what it could not say: whole when the last round has been encoded."""
     table: tuple[int, ...] | None = None
     """What the aggregator looks indices up in, for ops that do."""
     advice: str = ""

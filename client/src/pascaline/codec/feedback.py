@@ -23,6 +23,9 @@ class ErrorFeedback:
         self._buffers = np.zeros((2, elems), np.float32)
         self._current = 0
         self._pending_is_whole = False
+        self.memory: dict[int, int] = {}
+        """What the codec remembers of this tensor's chunks (`Carry.memory`): no part of the residual, and lost without
+        harm."""
         self.hold = hold
         self.loss_scale = 1.0
         """What the next reduction's values are multiplied by, a power of two; residuals are kept without it."""
@@ -41,7 +44,7 @@ class ErrorFeedback:
     def carry(self, begin: int, end: int) -> Carry:
         """Of the elements from `begin` to `end`."""
         pending = self._buffers[1 - self._current]
-        return Carry(self.residual[begin:end], pending[begin:end], self.loss_scale)
+        return Carry(self.residual[begin:end], pending[begin:end], self.loss_scale, self.memory)
 
     def accepted(self) -> None:
         """Every result of a reduction has come: the pending residual is whole."""

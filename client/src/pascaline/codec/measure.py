@@ -22,7 +22,7 @@ class CodecStats(TypedDict):
     elements: int
     """That were reduced."""
     kept: int
-    """Of them, those that a sparse codec sent; all of them otherwise."""
+    """Of them, those that a sparse codec has chosen on this rank; all of them otherwise."""
     bits_up: float
     """Sent per element, scales included; 0 without elements."""
     bits_down: float
@@ -44,7 +44,6 @@ class Measure:
         self._chunks = 0
         self._encodings: dict[str, int] = {}
         self._error = self._energy = 0.0
-        self._scratch = np.empty(0, np.float32)
 
     def sent(self, length_bytes: int) -> None:
         """A message of data or of scales travels."""
@@ -68,23 +67,20 @@ class Measure:
 
     def carry(self, values: Array, carry: Carry) -> Carry:
         """The carry of a chunk that is measured: its pending is written, whoever wants it."""
-        return carry if carry.pending is not None else carry._replace(pending=self._scratch_for(values.size))
+        if carry.pending is not None:
+            return carry
+        return carry._replace(pending=np.zeros(values.size, np.float32))
 
-    def look(self, values: Array, carry: Carry) -> None:
-        """Add up the squares of what the codec was given and of what it left out, once that is whole."""
-        if carry.pending is None:
+    def left_out(self, energy: float, carry: Carry) -> None:
+        """Add up the squares of what the codec was given, `energy`, and of what it left out, which is whole."""
+        missed = carry.pending
+        if missed is None:
             return
-        x, missed = carry.x(values), carry.pending
-        energy, error = float(np.dot(x, x)), float(np.dot(missed, missed)) * carry.loss_scale**2
+        error = float(np.dot(missed, missed)) * carry.loss_scale**2
         if np.isfinite(energy) and np.isfinite(error):
             self._energy += energy
             self._error += error
-            self._measured += values.size
-
-    def _scratch_for(self, elems: int) -> Array:
-        if self._scratch.size < elems:
-            self._scratch = np.empty(elems, np.float32)
-        return self._scratch[:elems]
+            self._measured += missed.size
 
     def stats(self) -> CodecStats:
         """All of it."""

@@ -85,7 +85,7 @@ class Sparse:
 @dataclass(frozen=True)
 class TopK:
     """topk: sparse, of the largest `share` of each chunk's values (Lin et al., arXiv 1712.01887); the rest waits in the
-    residual.
+    residual. In two phases what other ranks have chosen is sent too, since its bytes travel anyway.
     """
 
     share: float = 1 / 8

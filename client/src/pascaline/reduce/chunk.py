@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from pascaline.codec import Array, Bytes, Carry, Codec, Floats, Measure, Place, Round, Rounds
 from pascaline.contract import wire
 from pascaline.errors import EpochEnded
@@ -66,6 +68,8 @@ class Chunk:
         self._codec, self._place, self._scales, self._carry = codec, place, scales, carry
         self._measure, self._is_data = measure, is_data
         self._look = False
+        self._energy: float | None = None
+        """Sum of x^2, from the first encoding to the last."""
         self._round = 0
         self._rounds: Rounds | None = None
 
@@ -90,6 +94,7 @@ class Chunk:
             round_ = self._rounds.send(combined)  # type: ignore[arg-type]  # None begins it
         except StopIteration as end:
             self.more = False
+            self._tell_what_is_left_out()
             if self._measure and self._is_data:
                 self._measure.ends(end.value)
             return None
@@ -113,6 +118,14 @@ class Chunk:
         round_.encode(encoded)
         if self._measure:
             self._measure.sent(round_.length_bytes)
-            if self._look:
-                self._measure.look(self.values, self._carry)
-                self._look = False
+            if self._look:  # before any result takes the values' place
+                x = self._carry.x(self.values)
+                self._energy, self._look = float(np.dot(x, x)), False
+            if not round_.more:
+                self._tell_what_is_left_out()
+
+    def _tell_what_is_left_out(self) -> None:
+        """Once: when the last round has been encoded, or none follows one that might not have been the last."""
+        if self._measure and self._energy is not None:
+            self._measure.left_out(self._energy, self._carry)
+            self._energy = None

@@ -90,6 +90,7 @@ class Residuals:
                 by_name.setdefault(name, {})[int(rank)] = value.reshape(-1)
         for group in self._groups.values():
             group.residual[:] = 0
+            group.memory.clear()
         self._loaded.clear()
         short = []
         for name, of_rank in by_name.items():

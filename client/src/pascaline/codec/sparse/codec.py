@@ -75,17 +75,18 @@ class SparseCodec(Codec):
         x = carry.x(values)
         own = np.empty(words_of(x.size), np.uint32)
         kept = self._choose(place, x, own, carry)
-        mine = own if self._sparsifier else None  # without one, what is not in `own` is zero
         if x.size <= self._direct_elems:
             union, encoding = _all_of(x.size), "dense"
         elif self._phases == 1:
+            self._leave_out(x, own, carry)
             outcome = yield from self._in_one_phase(x, own, kept, carry, scales, values)
             return outcome
         else:
             union, encoding = yield from self._agree(own, kept, x.size)
+        self._leave_out(x, union, carry)
         count = self._machine.count(union)
         if count:
-            encode = partial(self._encode, x, mine, union, scales)
+            encode = partial(self._encode, x, union, scales)
             combined = yield Round(self.ops[1], 4 * count, 4 * count, encode)
             self._decode(combined, union, carry, scales, values)
         else:
@@ -105,7 +106,7 @@ class SparseCodec(Codec):
                 self._streams.write(x, None, own, elems, encoded)
                 return
             packed = np.empty(kept, np.uint32)
-            self._encode(x, None, own, scales, packed.view(np.uint8))
+            self._encode(x, own, scales, packed.view(np.uint8))
             self._streams.write(None, packed, own, elems, encoded)
 
         length_bytes, longest_bytes = self._streams.length_bytes(elems, own), stream.longest_bytes(elems)
@@ -123,15 +124,19 @@ class SparseCodec(Codec):
         return Outcome(kept, "stream" if count else "nothing")
 
     def _choose(self, place: Place, x: Floats, own: Words, carry: Carry) -> int:
-        """What this rank speaks of; what it leaves out is pending."""
-        if self._sparsifier is None:
+        """What this rank speaks of: all there is without a sparsifier, and where all of it travels anyway."""
+        if self._sparsifier is None or x.size <= self._direct_elems:
             kept: int = self._machine.mark(x, 1, own)
             return kept
-        kept = self._sparsifier.choose(self._machine, place, x, own)
-        if carry.pending is not None:
+        return self._sparsifier.choose(self._machine, place, x, carry, own)
+
+    def _leave_out(self, x: Floats, sent: Words, carry: Carry) -> None:
+        """What a sparsifier leaves for later: x where it is not sent. In two phases the union's elements all are, also
+        those that only other ranks have chosen: their bytes travel, with x or with zeros.
+        """
+        if self._sparsifier and carry.pending is not None:
             np.multiply(x, np.float32(1 / carry.loss_scale), out=carry.pending)
-            np.copyto(carry.pending, 0, where=reference.bits_of(own, x.size))
-        return kept
+            np.copyto(carry.pending, 0, where=reference.bits_of(sent, x.size))
 
     def _agree(self, own: Words, kept: int, elems: int) -> Generator[Round, Bytes, tuple[Words, str]]:
         """Returns which elements are summed, a bitmap that is the same on all ranks, and the encoding's name."""
@@ -171,9 +176,9 @@ class SparseCodec(Codec):
             flags |= _RAGGED
         return flags
 
-    def _encode(self, x: Floats, mine: Words | None, union: Words, scales: Floats, encoded: Bytes) -> None:
+    def _encode(self, x: Floats, union: Words, scales: Floats, encoded: Bytes) -> None:
         packed = encoded.view("<u4")
-        self._machine.pack(x, mine, union, packed)
+        self._machine.pack(x, None, union, packed)
         if self._fixed:
             self._fixed.encode(_NOWHERE, packed.view(np.float32).copy(), Carry(), scales, encoded)
 

@@ -1,7 +1,7 @@
 """Sparsifiers: which of a chunk's values are spoken of in this step; the others wait in the residual.
 
 Each rank decides for itself: what the ranks must agree on is agreed on afterwards, by the union. So a sparsifier may
-remember, as long as it is asked in the order of the calls.
+remember, as long as it is of the same tensor: over several lanes, chunks of different tensors are asked in any order.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from types import ModuleType
 
 import numpy as np
 
-from pascaline.codec.base import Floats, Place
+from pascaline.codec.base import Carry, Floats, Place
 from pascaline.codec.sparse.reference import Words
 
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
@@ -29,7 +29,7 @@ class Sparsifier(ABC):
     """A choice by |x|; NaN counts as the largest, and nothing that is zero is ever chosen."""
 
     @abstractmethod
-    def choose(self, machine: ModuleType, place: Place, x: Floats, own: Words) -> int:
+    def choose(self, machine: ModuleType, place: Place, x: Floats, carry: Carry, own: Words) -> int:
         """Write which of x, f32 (elems,), are chosen to `own`, u32 (words,), by `machine.mark`; returns how many."""
 
 
@@ -39,7 +39,7 @@ class Threshold(Sparsifier):
     def __init__(self, threshold: float) -> None:
         self._least = max(int(np.float32(threshold).view(np.uint32)), 1)
 
-    def choose(self, machine: ModuleType, place: Place, x: Floats, own: Words) -> int:
+    def choose(self, machine: ModuleType, place: Place, x: Floats, carry: Carry, own: Words) -> int:
         """One pass."""
         count: int = machine.mark(x, self._least, own)
         return count
@@ -48,31 +48,32 @@ class Threshold(Sparsifier):
 class Share(Sparsifier):
     """The largest `share` of a chunk, and those that are equal to the smallest of them.
 
-    Chunks of more than 8192 values by a threshold that is estimated from 8192 of them, and used again for the same
-    chunk of the next step while it chooses 0.8 to 1.25 of the wanted number: one pass instead of a selection.
+    Chunks of more than 8192 values by a threshold that is estimated from 8192 of them, and, where there is a residual
+    that remembers it, used again for the same chunk of the next step while it chooses 0.8 to 1.25 of the wanted number:
+    one pass instead of a selection.
     """
 
     def __init__(self, share: float) -> None:
         self.share = share
-        self._known: dict[tuple[int, int], int] = {}
 
     def wanted(self, elems: int) -> int:
         """How many."""
         return max(1, int(np.ceil(self.share * elems)))
 
-    def choose(self, machine: ModuleType, place: Place, x: Floats, own: Words) -> int:
+    def choose(self, machine: ModuleType, place: Place, x: Floats, carry: Carry, own: Words) -> int:
         """By the threshold of the last step, else by an estimate, else by all values."""
-        key, wanted = (place.elems, place.chunk), self.wanted(x.size)
+        wanted = self.wanted(x.size)
         if x.size <= _SAMPLE:
             return self._by(machine, self._least_of(x, wanted), x, own)
-        if key in self._known:
-            count = self._by(machine, self._known[key], x, own)
+        memory = {} if carry.memory is None else carry.memory
+        if place.chunk in memory:
+            count = self._by(machine, memory[place.chunk], x, own)
             if _is_within(_WITHIN, count, wanted):
                 return count
         stride = x.size // _SAMPLE | 1  # odd, so that it does not walk along a matrix's columns
         sample = x[place.sequence % stride :: stride]
-        self._known[key] = self._least_of(sample, self.wanted(sample.size))
-        count = self._by(machine, self._known[key], x, own)
+        memory[place.chunk] = self._least_of(sample, self.wanted(sample.size))
+        count = self._by(machine, memory[place.chunk], x, own)
         if not _is_within(_BEYOND, count, wanted):
             count = self._by(machine, self._least_of(x, wanted), x, own)
         return count
