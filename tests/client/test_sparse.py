@@ -356,6 +356,22 @@ def test_dense_gradients_are_told_which_codec_would_be_better() -> None:
     assert codec.advice == ""
 
 
+def test_ranks_with_different_elements_are_told_of_one_phase_by_exact_bytes() -> None:
+    """What the sentence says is what one phase sends and receives; alike supports are not told, nor sparsifiers."""
+    xs = drawn(1, 8, 1 << 16, 0.01)
+    [two, *_] = ranks = ranks_of(codecs.Sparse(), 8)
+    sent = [reduce_chunk(ranks, xs) for _ in range(17)][-1]
+    one = reduce_chunk(ranks_of(codecs.Sparse(phases=1), 8), xs)
+    share = (one.bytes_up + one.bytes_down) / (sent.bytes_up + sent.bytes_down)
+    assert share < 0.75
+    assert f"codec sparse in one phase would have sent and received {share:.0%} of its bytes" in two.advice
+    for options, support in ((codecs.Sparse(), "identical"), (codecs.TopK(0.01), "independent")):
+        ranks = ranks_of(options, 8)
+        for _ in range(17):
+            reduce_chunk(ranks, drawn(1, 8, 1 << 16, 0.01, support))
+        assert ranks[0].advice == ""
+
+
 def test_options_say_what_differs() -> None:
     said = [
         codecs.describe(options, 1)

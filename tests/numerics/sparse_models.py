@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pascaline import codec as codecs
+from pascaline.codec.sparse import stream
 from tests.learning.sample import sampled
 
 from . import gradients as captured_room
@@ -90,10 +90,15 @@ def on_the_wire(payload: float, messages: int) -> float:
 def framed(row: dict[str, Any], elems: int, rounds: int) -> dict[str, Any]:
     """A row with every way's headers: messages of a slot, and for sparse one for each round of a chunk, both ways."""
     chunks = -(-4 * elems // sparse.SLOT_BYTES)
+    streams = -(-elems // stream.chunk_elems(sparse.SLOT_BYTES))
     found = dict(row)
     for way, value in row.items():
-        if isinstance(value, float) and way not in ("k", "rho", "entropy bound", "1/8 + 4 rho"):
-            messages = 2 * chunks * (rounds if way == "sparse" else 1)
+        if (
+            isinstance(value, float)
+            and way not in ("k", "rho", "entropy bound")
+            and not way.startswith("1/8")
+        ):
+            messages = 2 * {"sparse": rounds * chunks, "one phase": streams}.get(way, chunks)
             found[way] = on_the_wire(value * elems, messages) / elems
     return found
 
@@ -107,18 +112,18 @@ def measured(folder: Path = captured_room.CAPTURED) -> dict[str, dict[str, Any]]
         "drawn": ratings_room.drawn(),
     }.items():
         own = recommender(ratings)
-        found[f"{RECOMMENDER}, {name}"] = framed(sparse.row(codecs.Sparse(), own), own[0].size, 3)
+        found[f"{RECOMMENDER}, {name}"] = framed(sparse.row(own), own[0].size, 3)
     sets = {name: [x.numpy() for x in xs] for name, xs in captured_room.captured(folder)}
     for name, xs in (sets or {name: list(rows) for name, rows in sampled()}).items():
         for share in SHARES:
             kept = top(xs, share)
             title = f"{name}, top {share:.3g}"
-            found[title] = framed(sparse.row(codecs.Sparse(), kept), xs[0].size, 3)
+            found[title] = framed(sparse.row(kept), xs[0].size, 3)
     return found
 
 
-def over_blocks(found: dict[str, dict[str, Any]]) -> float:
+def over_blocks(found: dict[str, dict[str, Any]], ours: str = "sparse") -> float:
     """The worst of the real, unclustered gradients: all but the recommender's, whose rows are blocks."""
     way = f"blocks of {sparse.BLOCK}"
     unclustered = (row for name, row in found.items() if not name.startswith(RECOMMENDER))
-    return round(max(row["sparse"] / row[way] for row in unclustered), 4)
+    return round(max(row[ours] / row[way] for row in unclustered), 4)

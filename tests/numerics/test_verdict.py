@@ -97,20 +97,35 @@ def test_formulas_of_the_other_ways():
 
 
 def test_an_inexact_sum_is_noticed():
-    options, xs = sparse.codecs.Sparse("fixed32"), sparse.gradients(1, "shared", 3000, 0.1, 2)
-    values = sparse.sent(options, xs).values
-    assert sparse.is_exact(options, xs, values)
+    xs = sparse.gradients(1, "shared", 3000, 0.1, 2)
+    values = sparse.sent(sparse.codecs.Sparse("fixed32"), xs).values
+    assert sparse.is_exact("fixed32", xs, values)
     values[7] = -0.0 if values[7] == 0 else np.nextafter(values[7], np.float32(9))
-    assert not sparse.is_exact(options, xs, values)
+    assert not sparse.is_exact("fixed32", xs, values)
 
 
 def test_a_chunk_of_the_captured_models_is_below_blocks(tmp_path):
     """Without captured gradients: those that are committed."""
-    rows = {
-        name: sparse.row(sparse.codecs.Sparse(), sparse_models.top(list(each), 1 / 8))
-        for name, each in sparse_models.sampled()
-    }
+    rows = {name: sparse.row(sparse_models.top(list(each), 1 / 8)) for name, each in sparse_models.sampled()}
     assert set(rows) == {"cnn", "gpt"} and sparse_models.over_blocks(rows) < 0.999
+    assert sparse_models.over_blocks(rows, "one phase") < sparse_models.over_blocks(rows)
+
+
+@pytest.mark.parametrize("kind", sparse.ADVERSARIAL)
+@pytest.mark.parametrize("elems", [1, 33, 2048, 2049, 5000])
+def test_adversarial_supports_are_what_they_are_called(kind, elems):
+    begins = range(0, elems, 2048)
+    for x in sparse.gradients(1, kind, elems, 0, 2):
+        counts = [int((x[begin : begin + 2048] != 0).sum()) for begin in begins]
+        sizes = [min(2048, elems - begin) for begin in begins]
+        assert {
+            "one in each sub-block": counts == [1] * len(sizes),
+            "all but one in each sub-block": counts == [size - 1 for size in sizes],
+            "all in one sub-block": sorted(set(counts) - {0}) in ([2048], [sizes[-1]])
+            and counts.count(0) == len(sizes) - 1,
+            "empty": not any(counts),
+            "full": counts == sizes,
+        }[kind]
 
 
 def test_headers_are_of_frames():

@@ -28,7 +28,7 @@ DIRECT_ELEMS = 1024
 """A chunk of up to so many, one packet of float32, is sent as it is: three rounds would not be shorter."""
 _GROUP = 32
 _HERE_DENSE, _RAGGED = np.uint32(1), np.uint32(2)
-_ADVISE_AFTER_BYTES, _ADVISE_ABOVE = 4 << 20, 0.95
+_ADVISE_AFTER_BYTES, _ADVISE_ABOVE, _ADVISE_ONE_PHASE_BELOW = 4 << 20, 0.95, 0.8
 
 
 class SparseCodec(Codec):
@@ -52,6 +52,7 @@ class SparseCodec(Codec):
         self._machine = fastest()
         self._streams = stream_kernels if self._machine is kernels else stream
         self._sent_bytes = self._dense_bytes = 0
+        self._two_phase_bytes = self._one_phase_bytes = 0
 
     def chunk_elems(self, slot_bytes: int) -> int:
         """So many that a chunk that is dense after all fits a slot: in two phases a dense codec's, and fixed32's scales
@@ -76,13 +77,13 @@ class SparseCodec(Codec):
         own = np.empty(words_of(x.size), np.uint32)
         kept = self._choose(place, x, own, carry)
         if x.size <= self._direct_elems:
-            union, encoding = _all_of(x.size), "dense"
+            union, encoding, index_bytes = _all_of(x.size), "dense", 0
         elif self._phases == 1:
             self._leave_out(x, own, carry)
             outcome = yield from self._in_one_phase(x, own, kept, carry, scales, values)
             return outcome
         else:
-            union, encoding = yield from self._agree(own, kept, x.size)
+            union, encoding, index_bytes = yield from self._agree(own, kept, x.size)
         self._leave_out(x, union, carry)
         count = self._machine.count(union)
         if count:
@@ -91,8 +92,8 @@ class SparseCodec(Codec):
             self._decode(combined, union, carry, scales, values)
         else:
             values[:] = 0
-        index_bytes = union.nbytes // 32 + (union.nbytes if encoding == "bitmap" else 0)
         self._weigh(x.size, 4 * count + index_bytes)
+        self._compare(x.size, 4 * count + index_bytes, own, union)
         return Outcome(kept, encoding)
 
     def _in_one_phase(
@@ -138,8 +139,10 @@ class SparseCodec(Codec):
             np.multiply(x, np.float32(1 / carry.loss_scale), out=carry.pending)
             np.copyto(carry.pending, 0, where=reference.bits_of(sent, x.size))
 
-    def _agree(self, own: Words, kept: int, elems: int) -> Generator[Round, Bytes, tuple[Words, str]]:
-        """Returns which elements are summed, a bitmap that is the same on all ranks, and the encoding's name."""
+    def _agree(self, own: Words, kept: int, elems: int) -> Generator[Round, Bytes, tuple[Words, str, int]]:
+        """Returns which elements are summed, a bitmap that is the same on all ranks, the encoding's name, and the bytes
+        that it took to agree.
+        """
         occupied = reference.bitmap_of(own != 0)
         index = np.concatenate([[self._flags(own, kept, elems)], occupied]).astype(np.uint32)
         combined = yield Round("or_u32", index.nbytes, index.nbytes, partial(_copy, index), more=True)
@@ -150,17 +153,17 @@ class SparseCodec(Codec):
         _cut(whole, elems)
         of_groups = self._machine.count(whole)
         if not groups:
-            return whole, "nothing"
+            return whole, "nothing", index.nbytes
         if (
             flags & _HERE_DENSE or not flags & _RAGGED
         ):  # 31/32 of them are the union: no index would be repaid
-            return whole, "dense" if of_groups == elems else "rows"
+            return whole, "dense" if of_groups == elems else "rows", index.nbytes
         words = np.empty(groups, np.uint32)
         self._machine.pack(own, None, occupied, words)
         combined = yield Round("or_u32", words.nbytes, words.nbytes, partial(_copy, words), more=True)
         union = np.empty(own.size, np.uint32)
         self._machine.unpack(combined.view("<u4").astype(np.uint32, copy=False), occupied, union)
-        return union, "bitmap"
+        return union, "bitmap", index.nbytes + words.nbytes
 
     def _flags(self, own: Words, kept: int, elems: int) -> np.uint32:
         """What this rank knows of how full the union will be."""
@@ -218,6 +221,22 @@ class SparseCodec(Codec):
             self.advice = (
                 f"codec {self.name} has sent {share:.0%} of what {dense} would have: most values are not zero on some "
                 f"rank; codec={dense!r} is as small{' and needs fewer rounds' if self._phases == 2 else ''}, and {less}"
+            )
+
+    def _compare(self, elems: int, each_way_bytes: int, own: Words, union: Words) -> None:
+        """Whether streams of what each rank has would have been shorter, up and down, byte for byte. Not behind a
+        sparsifier, which makes use of all that two phases send.
+        """
+        if self._sparsifier or elems <= self._direct_elems:
+            return
+        length_bytes = self._streams.length_bytes
+        self._two_phase_bytes += 2 * each_way_bytes
+        self._one_phase_bytes += length_bytes(elems, own) + length_bytes(elems, union)
+        share = self._one_phase_bytes / self._two_phase_bytes
+        if self._dense_bytes > _ADVISE_AFTER_BYTES and share < _ADVISE_ONE_PHASE_BELOW and not self.advice:
+            self.advice = (
+                f"codec {self.name} in one phase would have sent and received {share:.0%} of its bytes: ranks have "
+                "different elements, and in two phases each sends the union's; Sparse(phases=1) sends its own alone"
             )
 
 
