@@ -92,10 +92,9 @@ static void settle_leaver(struct psc_lane *lane, struct psc_qp *qp, uint32_t rec
  */
 static bool leave(struct psc_lane *lane, struct psc_job *job, uint32_t rank, const uint32_t *received)
 {
-    uint64_t rank_bit = UINT64_C(1) << rank;
-
-    if (!psc_job_attached(job) || rank >= job->spec.world_size || (job->left_ranks & rank_bit))
+    if (!psc_job_attached(job) || rank >= job->spec.world_size || job->left_ranks >> rank & 1)
         return false;
+    uint64_t rank_bit = UINT64_C(1) << rank;
     job->left_ranks |= rank_bit;
     job->leaving_ranks |= rank_bit;
     fault_if_waited_for(lane, job, rank); /* first: what cannot be completed is no good leave */

@@ -83,14 +83,14 @@ static void check_repetition(struct rack *rack, uint32_t rank, const struct psc_
     rack->sent_crc[rank][index] = crc;
 }
 
-/* A result lies inside the rank's result memory. */
+/* A result begins where a slot of the rank's result memory does, and ends in it. */
 static void check_place(const struct psc_packet *packet)
 {
-    const uint64_t base = script_qp(0, 0).result_va;
-    const uint64_t bytes = (uint64_t)SCRIPT_WINDOW * SCRIPT_PACKETS * SCRIPT_MTU;
+    const uint64_t slot_bytes = SCRIPT_PACKETS * SCRIPT_MTU;
+    const uint64_t offset = packet->va - script_qp(0, 0).result_va;
 
     assert(packet->rkey == script_qp(0, 0).result_rkey);
-    assert(packet->va >= base && packet->va - base + packet->dma_len <= bytes);
+    assert(offset % slot_bytes == 0 && offset / slot_bytes < SCRIPT_WINDOW && packet->dma_len <= slot_bytes);
 }
 
 /* A RoCE frame is one that our own parser takes at the worker's end, with a good ICRC. */

@@ -69,12 +69,21 @@ static uint32_t sound_payload_bytes(const struct psc_header *header, uint32_t *s
     }
 }
 
-/* The beginning of a stream that is as long as its message, of as many elements as a slot takes; one in four
- * with a changed word. */
+/* Elements of a stream: mostly as many as a slot takes, `most`; else a number at a limit, of a slot or of
+ * what a slot's sub-blocks are counted in. */
+static uint32_t stream_elements(uint32_t most, uint32_t *state)
+{
+    const uint32_t limits[] = {0,        1,        most + 1,  2 * most, PSC_SUB_BLOCK_ELEMS + 1,
+                               1u << 20, 1u << 28, UINT32_MAX};
+
+    return next_random(state) % 4 > 0 ? most : limits[next_random(state) % (sizeof limits / sizeof *limits)];
+}
+
+/* The beginning of a stream that is as long as its message; one in four with a changed word. */
 static void put_stream(uint8_t *payload, uint32_t payload_bytes, uint32_t length_bytes, uint32_t *state)
 {
     uint32_t elements = psc_sub_block_elems_max(SCRIPT_PACKETS * SCRIPT_MTU), bitmap = (elements + 31) / 32;
-    uint32_t words[SCRIPT_MTU / 4] = {elements, length_bytes / 4 - 2 - bitmap};
+    uint32_t words[SCRIPT_MTU / 4] = {stream_elements(elements, state), length_bytes / 4 - 2 - bitmap};
 
     for (uint32_t i = 0; i < words[1] && i < elements; i++) /* every third element, and round again */
         words[2 + (3 * i) % elements / 32] |= 1u << (3 * i) % elements % 32;

@@ -7,6 +7,14 @@
 
 #define FIRST_QPN 0x123400u
 
+/* What UndefinedBehaviorSanitizer finds ends the run as a finding; left alone it prints a line and goes on.
+ */
+const char *__ubsan_default_options(void);
+const char *__ubsan_default_options(void)
+{
+    return "halt_on_error=1:print_stacktrace=1";
+}
+
 bool script_next(const uint8_t **at, const uint8_t *end, struct record *record)
 {
     if (end - *at < (ptrdiff_t)RECORD_BYTES)

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 from pascaline import codec as codecs
 from pascaline.codec import sparse as sparse_room
+from pascaline.codec.measure import Measure
 from pascaline.codec.sparse import codec as sparse_codec
 from pascaline.codec.sparse import reference
 from pascaline.errors import ConfigurationError
+from pascaline.reduce import Collective
 
 from .lockstep import reduce_chunk
 from .rack import Rack
@@ -339,6 +341,31 @@ def test_two_tensors_of_equal_length_over_lanes_give_the_same_bits_in_every_run(
         residuals = [one.residual.tobytes() for of_rank in feedbacks for one in of_rank]
         outcomes.append([*(x.tobytes() for x in sums), *residuals])
     assert all(one == outcomes[0] for one in outcomes)
+
+
+@pytest.mark.parametrize("feedback", [True, False])
+@pytest.mark.parametrize("options", [codecs.TopK(1 / 20), codecs.Threshold(100.0)], ids=str)
+def test_a_rank_s_error_is_what_has_not_travelled_when_all_has(
+    options: codecs.Options, feedback: bool
+) -> None:
+    """Known after the union is; and of a chunk in which no rank has chosen anything, after its index."""
+    elems = 5000
+    workers, measure = workers_of(Rack(2, data=(2, 4 * elems), small=(1, 8))), Measure()
+    xs = list(np.random.default_rng(4).normal(size=(2, elems)).astype(np.float32))
+    sums = [x.copy() for x in xs]
+    for worker, values in zip(workers, sums, strict=True):
+        codec = options.build(worker.rank, 2, 0)
+        own = codecs.ErrorFeedback(elems) if feedback else None
+        collective = Collective(values, codec, 0, lambda: None, own, None if worker.rank else measure)
+        for line, messages in collective.streams(worker.lines[:-1], worker.lines[-1]):
+            line.enter(messages)
+    run(workers, random.Random(1))
+    left_out = np.where(sums[0] == 0, xs[0], 0)
+    unsent = np.count_nonzero(left_out)
+    assert unsent == elems if isinstance(options, codecs.Threshold) else elems - 500 <= unsent < elems - 250
+    stats = measure.stats()
+    assert stats["measured"] == elems
+    assert stats["nmse"] == pytest.approx(float((left_out**2).sum() / (xs[0] ** 2).sum()), rel=1e-5)
 
 
 # ---- The wrong choice, and what is refused ----

@@ -11,7 +11,7 @@ from typing import Any
 
 from . import data, report, tasks
 from .compare import summarise
-from .runs import CODECS, LEAST_SEEDS, ROOT, Records, Setting, head, order, sources
+from .runs import CODECS, LEAST_SEEDS, NONE_KEPT, ROOT, Kept, Records, Setting, head, order, resolved, sources
 from .workers import Work, work_on
 
 
@@ -24,6 +24,12 @@ def options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=2 * LEAST_SEEDS, help="of each codec and model")
     parser.add_argument("--codecs", default=",".join(CODECS), help="those that are trained with")
     parser.add_argument("--models", default=",".join(tasks.NAMES))
+    parser.add_argument(
+        "--keep",
+        metavar="COMMIT:CODECS",
+        default="",
+        help="runs of these codecs, from sources of that commit, count too: nothing that they depend on has changed",
+    )
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--steps", type=int, help="of each run; by default each model's own number")
     parser.add_argument("--fashion-mnist", type=Path, default=data.FASHION_MNIST, help="folder of its files")
@@ -39,14 +45,16 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = options(arguments)
     setting = Setting(sources(), chosen.workers, chosen.steps)
     codecs, models = chosen.codecs.split(","), chosen.models.split(",")
+    commit, _, names = chosen.keep.partition(":")
+    kept = Kept(resolved(commit), tuple(names.split(","))) if commit else NONE_KEPT
     runs = tuple(run for run in order(chosen.seeds) if run.codec in codecs and run.model in models)
     until = time.monotonic() + 60 * chosen.budget_minutes
     try:
-        work_on(Work(runs, chosen.out, setting, chosen.fashion_mnist, until))
+        work_on(Work(runs, chosen.out, setting, chosen.fashion_mnist, until, kept))
     except Exception as error:  # of a worker: its traceback is in the message
         print(error, file=sys.stderr)
         return 1
-    records = Records(chosen.out, setting)
+    records = Records(chosen.out, setting, kept)
     done = [record for run in runs if (record := records.read(run))]
     found = summarise(done)
     print(f"{len(done)} of {len(runs)} runs are done")

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from .runs import EXACT
+
 SMOOTHED = 5
 """Validations that a smoothed loss is the mean of: the one at a step and those before it."""
 TARGET_AT = 0.8
@@ -82,7 +84,14 @@ def row(own: dict[int, Record], f32: dict[int, Record], target: float, deviation
         "bits_up": number(float(np.mean([own[seed]["bits_up"] for seed in seeds]))),
         "bits_down": number(float(np.mean([own[seed]["bits_down"] for seed in seeds]))),
         "nmse": number(float(np.mean([own[seed]["nmse"] or 0.0 for seed in seeds]))),
+        "sources": sorted({own[seed]["setting"]["sources"][:12] for seed in seeds}),
     }
+
+
+def equal(own: dict[int, Record], other: dict[int, Record]) -> dict[str, int]:
+    """How many seeds both have, and in how many of them every validation's loss is the same in all bits."""
+    seeds = own.keys() & other.keys()
+    return {"seeds": len(seeds), "equal": sum(own[seed]["losses"] == other[seed]["losses"] for seed in seeds)}
 
 
 def curve(own: dict[int, Record]) -> dict[str, list[float | None]]:
@@ -111,6 +120,11 @@ def model(records: list[Record]) -> dict[str, Any] | None:
         "f32_sd": number(deviation),
         "target": number(target),
         "codecs": {codec: row(own, f32, target, deviation) for codec, own in codecs.items()},
+        "exact": {
+            codec: {"as": other, **equal(codecs[codec], codecs[other])}
+            for codec, other in EXACT.items()
+            if codecs.keys() >= {codec, other}
+        },
         "curves": {codec: curve(own) for codec, own in codecs.items()},
     }
 

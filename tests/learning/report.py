@@ -10,7 +10,7 @@ import matplotlib
 from matplotlib import pyplot as plt
 
 from .compare import SMOOTHED, TARGET_AT
-from .runs import CODECS, LEAST_SEEDS
+from .runs import CODECS, LEAST_SEEDS, LOSSLESS
 
 BOUND_SD = 1.0
 """Of thc's mean paired gap to float32, in float32's deviations over seeds."""
@@ -90,12 +90,36 @@ def _few(found: dict[str, Any]) -> str:
         model["codecs"].get(codec, {"seeds": 0})["seeds"]
         for model in found["models"].values()
         for codec in CODECS
+        if codec not in LOSSLESS
     )
     if fewest >= LEAST_SEEDS:
         return ""
     return (
         f"**Not complete**: some codec has {fewest} seeds, of {LEAST_SEEDS} that a statement needs; the tables say how "
         "many each has. `make learning` goes on from here.\n\n"
+    )
+
+
+def _exact(model: dict[str, Any]) -> str:
+    """What has been seen of codecs that lose nothing."""
+    said = [
+        f"{codec}'s losses are {one['as']}'s in every bit, at each validation of {one['equal']} of {one['seeds']} seeds"
+        for codec, one in model["exact"].items()
+    ]
+    return f"\n{'; '.join(said)}.\n" if said else ""
+
+
+def _sources(found: dict[str, Any], commit: str) -> str:
+    """Rows of earlier sources, by name."""
+    rows = [row for model in found["models"].values() for row in model["codecs"].items()]
+    earlier: dict[str, list[str]] = {}
+    for codec, row in rows:
+        for one in row["sources"]:
+            if one != commit[:12] and codec not in earlier.setdefault(one, []):
+                earlier[one].append(codec)
+    return "".join(
+        f" Runs of {', '.join(codecs)} are of commit {one}, since when these codecs have not changed."
+        for one, codecs in earlier.items()
     )
 
 
@@ -109,12 +133,12 @@ float32's final loss has a standard deviation of {model["f32_sd"]} over its seed
 {model["target"]}, the median of float32's at {TARGET_AT:.0%} of its training.
 
 {table(model)}
-""")
+{_exact(model)}""")
     gap, ratio = (found["summary"][key] for key in ("thc_loss_gap_sd", "thc_steps_ratio"))
     return f"""# Learning with the codecs
 
 Written by `make learning` from sources of commit {commit[:12]}; the data are in [learning.json](learning.json), what
-runs is in `tests/learning`.
+runs is in `tests/learning`.{_sources(found, commit)}
 
 {_few(found)}Each run is one DDP job through the real hook, over the emulated link: an appliance's sums bit for bit, at
 no speed that says anything. All codecs have their default settings, with error feedback where they profit from it. A

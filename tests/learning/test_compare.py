@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from . import compare
+from . import compare, report
 from .__main__ import verdict
+
+SOURCES = "a" * 40
 
 
 def run(codec: str, seed: int, losses: list[float | None], model: str = "gpt") -> dict[str, Any]:
@@ -18,7 +20,7 @@ def run(codec: str, seed: int, losses: list[float | None], model: str = "gpt") -
         "codec": codec,
         "seed": seed,
         "parameters": 10,
-        "setting": {"workers": 4},
+        "setting": {"workers": 4, "sources": SOURCES},
         "losses": {str(10 * (i + 1)): loss for i, loss in enumerate(losses)},
         "bits_up": 4.0,
         "bits_down": 8.0,
@@ -81,6 +83,37 @@ def test_the_summary_is_of_the_worst_model_and_the_fewest_seeds() -> None:
     without = [record for record in pairs(0.1, "cnn") if record["codec"] == "f32"]
     assert compare.summarise(pairs(0.05) + without)["summary"]["seeds"] == 0
     assert compare.summarise([])["summary"]["seeds"] == 0
+
+
+def test_exact_codecs_are_held_to_the_bits_of_their_dense_ones() -> None:
+    records = pairs(0.05)
+    records += [run("sparse", seed, falling(seed / 10)) for seed in range(2)]
+    records += [run(codec, 0, falling(0.3)) for codec in ("fixed32", "lhc")]
+    found = compare.summarise(records)["models"]["gpt"]
+    assert found["exact"] == {
+        "sparse": {"as": "f32", "seeds": 2, "equal": 2},
+        "lhc": {"as": "fixed32", "seeds": 1, "equal": 1},
+    }
+    assert "sparse's losses are f32's in every bit, at each validation of 2 of 2 seeds" in report._exact(
+        found
+    )
+    records[10]["losses"]["10"] = np.nextafter(records[10]["losses"]["10"], 9)
+    assert compare.summarise(records)["models"]["gpt"]["exact"]["sparse"] == {
+        "as": "f32",
+        "seeds": 2,
+        "equal": 1,
+    }
+
+
+def test_rows_of_earlier_sources_are_named() -> None:
+    records = pairs(0.05)
+    for record in records[5:]:
+        record["setting"]["sources"] = "b" * 40
+    found = compare.summarise(records)
+    assert report._sources(found, SOURCES) == (
+        " Runs of thc are of commit bbbbbbbbbbbb, since when these codecs have not changed."
+    )
+    assert report._sources(compare.summarise(pairs(0.05)), SOURCES) == ""
 
 
 def test_a_run_that_diverged_is_no_gap_of_nothing() -> None:

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import multiprocessing
 
 from . import tasks
-from .runs import Records, Run, Setting
+from .runs import NONE_KEPT, Kept, Records, Run, Setting
 from .train import CAPTURED_AT, train
 
 
@@ -31,6 +31,7 @@ class Work:
     fashion_mnist: Path
     until: float
     """Seconds of time.monotonic(), which all processes of a machine share."""
+    kept: Kept = NONE_KEPT
 
 
 class Leader:
@@ -38,7 +39,7 @@ class Leader:
 
     def __init__(self, work: Work, loaded: dict[str, tasks.Task]) -> None:
         self.work, self.loaded = work, loaded
-        self.records = Records(work.out, work.setting)
+        self.records = Records(work.out, work.setting, work.kept)
         self.longest = dict.fromkeys(loaded, 0.0)
         self.left = [
             r for r in work.runs if not self.records.done(r, loaded[r.model].digest, tuple(CAPTURED_AT))
