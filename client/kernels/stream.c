@@ -4,7 +4,7 @@
 
 #include "pack.h"
 
-enum { WORD = 32, SUB_BLOCK = 2048, SUB_WORDS = SUB_BLOCK / WORD };
+enum { WORD = 32, SUB_BLOCK = 2048, SUB_WORDS = SUB_BLOCK / WORD, LINE_WORDS = 16 };
 
 /* Instead of the bitmap that a sub-block does not have. */
 static const uint32_t nothing[SUB_WORDS];
@@ -122,6 +122,8 @@ static struct psc_sparse_verdict check(const uint32_t *stream, uint64_t words, u
         at = end_of(&block);
         if (at > words)
             return refused(PSC_SPARSE_LENGTH, at + later - 1, words);
+        for (uint64_t line = block.at + block.bitmap_words; line < at; line += LINE_WORDS)
+            __builtin_prefetch(stream + line); /* the values, which are taken next */
         if (block.bitmap_words)
             check_bits(&block, stream, &wrong);
         values += block.count;
