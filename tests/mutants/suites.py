@@ -111,7 +111,7 @@ def malformed(tree: Tree, only: Sequence[str] = ()) -> Catch | None:
 
 def units(tree: Tree, only: Sequence[str] = ()) -> Catch | None:
     """C unit tests of what keeps its rule by itself: our ends of QPs (ctl/), ledger, slots, streams (agg/)."""
-    for subject in ("identity", "pool", "expand"):
+    for subject in ("identity", "pool", "pool_many", "expand"):
         if catch := _cmocka(tree.built("plain", f"tests/test_{subject}"), {}):
             return catch
     return None
