@@ -55,7 +55,7 @@ double bench_ns_of(double ticks)
 
 /* On a machine that others use: nobody takes a core from a repetition. Not around EAL's start and end, which
  * spin for a thread that would then never run. */
-static void set_realtime(bool on)
+void bench_set_realtime(bool on)
 {
     const struct sched_param priority = {.sched_priority = on ? 10 : 0};
 
@@ -80,7 +80,7 @@ static int run_part(void *argument)
     struct part *part = argument;
     struct bench_times times = {0};
 
-    set_realtime(true);
+    bench_set_realtime(true);
     while (rte_rdtsc() < part->begin_at)
         ;
     if (part->lane) {
@@ -89,7 +89,7 @@ static int run_part(void *argument)
     } else {
         part->ns = copy_ns(part->set, ticks_of_ms(slice_ms));
     }
-    set_realtime(false);
+    bench_set_realtime(false);
     return 0;
 }
 
@@ -171,11 +171,11 @@ int main(int argc, char **argv)
            "\", \"huge_pages\": %s, \"realtime\": %s, \"repetitions\": %u",
            psc_arith_variant(), huge_pages ? "true" : "false", realtime ? "true" : "false", repetitions);
     print_scaling();
-    set_realtime(true);
+    bench_set_realtime(true);
     bench_dispatcher(&rigs[0], parts[0].workers, repetitions, ticks_of_ms(slice_ms));
     bench_workers_free(parts[0].workers);
     bench_fairness(&rigs[0], repetitions, ticks_of_ms(slice_ms));
-    set_realtime(false);
+    bench_set_realtime(false);
     printf("}\n");
     bench_workers_free(parts[1].workers);
     for (uint32_t i = 0; i < LANES; i++)

@@ -1,8 +1,8 @@
 /* bench/load: N workers of one job in one process, spoken with our own qp/ and roce/ over a DPDK port. What a
  * worker's NIC and its client do is here in three parts: the numbers that it contributes and the sums that
  * must come back (load_values.c), its queue pairs (load_qp.c), and the port (load_port.c). load_main.c hears
- * from its driver what has been agreed over the control connection; load_lane.c puts a lane beside the
- * workers instead.
+ * from its driver what has been agreed over the control connection, load_answer.c answers; load_lane.c puts a
+ * lane beside the workers instead.
  *
  * The workers share one address: a queue pair is found by its QPN, and the appliance checks each one's peer.
  */
@@ -184,6 +184,12 @@ bool load_port_turn(struct load_port *port, struct load *load);
 bool load_port_blind_turn(struct load_port *port, struct load *load, uint32_t in_flight);
 /* Mbufs that are not in their mempools, those included that the device holds to receive into. */
 uint32_t load_port_mbufs(const struct load_port *port);
+
+/* ---- Answers to commands: load_answer.c. A command's result: 0, or -1 with what went wrong. ---- */
+
+__attribute__((format(printf, 1, 2))) int load_answer_error(const char *format, ...);
+int load_answer_lost(const struct load_qp *qp);
+int load_answer_counters(const struct load *load, const struct load_port *port, double seconds);
 
 /* ---- A lane beside the workers: load_lane.c ---- */
 

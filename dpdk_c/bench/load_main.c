@@ -1,25 +1,27 @@
+/* clang-format off */
 /* bench/load: the program. Its arguments say how, the lines on its standard input say what, one JSON object
  * per line on its standard output answers. While it waits for a line it serves its port.
  *
  *   psc_load device=DEVARGS address=IP peer=IP [loss=PER-MILLION] [seed=N] [retransmit_exponent=N]
- * [idle_sleep_us=N] [huge=0|1] [memory_mib=N] [ring=PACKETS] [icrc_every=N] [lane_core=CPU core=CPU]
+ *            [idle_sleep_us=N] [huge=0|1] [memory_mib=N] [ring=PACKETS] [icrc_every=N] [lane_core=CPU core=CPU]
  *
- *   peer                                                      asks where the appliance is, again if it is
- * known job RANKS MTU                                             forgets the job before table OP ENTRY ...
+ *   peer                                          asks where the appliance is, again if it is known
+ *   job RANKS MTU                                 forgets the job before
+ *   table OP ENTRY ...
  *   shape POOL OP OP-WINDOW BYTES SEED
  *   qp RANK POOL QPN PSN PEER-QPN PEER-PSN RKEY RESULT-RKEY VA-BASE RESULT-VA WINDOW CHUNK-BYTES
- *   probe                                                     answers when every probe has passed both ways
- *   run ROUNDS SMALL-ROUNDS SECONDS                           that many at most, and to their end
- *   lane RANKS MTU WINDOW CHUNK-BYTES OP                      instead of qp: a lane on lane_core, at the end
- * of two rings blind SECONDS IN-FLIGHT                                   sends contributions, counts what
- * comes back rest                                                      counters, and mbufs that are out quit
+ *   probe                                         answers when every probe has passed both ways
+ *   run ROUNDS SMALL-ROUNDS SECONDS               that many at most, and to their end
+ *   lane RANKS MTU WINDOW CHUNK-BYTES OP          instead of qp: a lane on lane_core, at the end of two rings
+ *   blind SECONDS IN-FLIGHT                       sends contributions, counts what comes back
+ *   rest                                          counters, and mbufs that are out
+ *   quit
  */
+/* clang-format on */
 #include "load.h"
 
 #include <arpa/inet.h>
-#include <inttypes.h>
 #include <poll.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,89 +93,6 @@ static bool take_argument(char *argument)
     return take_number(argument, (uint32_t)strtoul(value, NULL, 0));
 }
 
-/* ---- Answers ---- */
-
-__attribute__((format(printf, 1, 2))) static int fail(const char *format, ...)
-{
-    va_list values;
-
-    printf("{\"error\": \"");
-    va_start(values, format);
-    vprintf(format, values);
-    va_end(values);
-    printf("\"}\n");
-    return -1;
-}
-
-static int lost_qp(const struct load_qp *qp)
-{
-    return fail("rank %u pool %u round %u is lost: fault %u, expected %#" PRIx64 ", got %#" PRIx64,
-                qp->spec.rank, qp->spec.pool, qp->received, qp->lost.fault, qp->lost.expected, qp->lost.got);
-}
-
-static void print_drops(const uint64_t *drops)
-{
-    const char *comma = "";
-
-    printf("\"drops\": {");
-    for (uint32_t i = 1; i < PSC_DROP_COUNT; i++)
-        if (drops[i] > 0) {
-            printf("%s\"%u\": %" PRIu64, comma, i, drops[i]);
-            comma = ", ";
-        }
-    printf("}");
-}
-
-static void print_wrong(void)
-{
-    const struct load_wrong *wrong = &load.first_wrong;
-
-    if (load.counters.wrong_packets > 0)
-        printf(", \"first_wrong\": \"rank %u, pool %u, round %u, op %u, byte %u: %#x instead of %#x\"",
-               wrong->rank, wrong->pool, wrong->round, wrong->op, wrong->offset_bytes, wrong->got,
-               wrong->expected);
-}
-
-static int answer_counters(double seconds)
-{
-    const struct load_counters *c = &load.counters;
-    const struct {
-        const char *name;
-        uint64_t value;
-    } rows[] = {{"rx_packets", c->rx_packets},
-                {"rx_bytes", c->rx_bytes},
-                {"tx_packets", c->tx_packets},
-                {"tx_bytes", c->tx_bytes},
-                {"lost_rx_packets", c->lost_rx_packets},
-                {"lost_tx_packets", c->lost_tx_packets},
-                {"sent_again", c->sent_again},
-                {"timeouts", c->timeouts},
-                {"acks_sent", c->acks_sent},
-                {"naks_sent", c->naks_sent},
-                {"acks_received", c->acks_received},
-                {"naks_received", c->naks_received},
-                {"contribution_packets", c->contribution_packets},
-                {"contribution_bytes", c->contribution_bytes},
-                {"results", c->rounds},
-                {"result_bytes", c->result_bytes},
-                {"wrong_packets", c->wrong_packets},
-                {"wrong_messages", c->wrong_messages},
-                {"received_data", load_received(&load, PSC_POOL_DATA)},
-                {"received_small", load_received(&load, PSC_POOL_SMALL)},
-                {"mbufs_out", load_port_mbufs(&port)},
-                {"lane_busy_ns", load_lane_stats()->busy_ns},
-                {"lane_rx_packets", load_lane_stats()->rx_packets},
-                {"lane_tx_packets", load_lane_stats()->tx_packets}};
-
-    printf("{\"seconds\": %.6f, ", seconds);
-    for (size_t i = 0; i < RTE_DIM(rows); i++)
-        printf("\"%s\": %" PRIu64 ", ", rows[i].name, rows[i].value);
-    print_drops(c->drops);
-    print_wrong();
-    printf("}\n");
-    return 0;
-}
-
 /* ---- Commands ---- */
 
 /* Serves the port until `true_now` holds; false: it did not in time, or a QP is lost. */
@@ -209,7 +128,7 @@ static int command_peer(void)
         load_port_turn(&port, &load);
     }
     if (!peer_known(&load))
-        return fail("the appliance does not answer ARP");
+        return load_answer_error("the appliance does not answer ARP");
     printf("{\"peer\": true}\n");
     return 0;
 }
@@ -219,7 +138,7 @@ static int command_job(char *rest)
     load_forget(&load);
     if (sscanf(rest, "%u %u", &load.ranks, &load.mtu) != 2 || load.ranks == 0 || load.ranks > PSC_MAX_RANKS ||
         load.mtu < 256 || load.mtu > LOAD_MTU_MAX)
-        return fail("job RANKS MTU");
+        return load_answer_error("job RANKS MTU");
     psc_crc32_shift_init(&load.shift, load.mtu);
     return 0;
 }
@@ -246,9 +165,10 @@ static int command_shape(char *rest)
     if (sscanf(rest, "%u %u %u %u %u", &pool, &op, &op_window, &bytes, &seed) != 5 ||
         pool >= PSC_POOL_CLASS_COUNT || op == PSC_OP_PROBE || op >= PSC_OP_COUNT || bytes == 0 ||
         bytes % psc_op_form(op)->unit_bytes != 0)
-        return fail("shape POOL OP OP-WINDOW BYTES SEED, whole units");
+        return load_answer_error("shape POOL OP OP-WINDOW BYTES SEED, whole units");
     if (!load_shape_add(&load.shapes[pool], op, op_window, bytes, load.ranks, load.mtu, seed))
-        return fail("no memory for a shape of %u bytes, or more than %u", bytes, LOAD_MAX_SHAPES);
+        return load_answer_error("no memory for a shape of %u bytes, or more than %u", bytes,
+                                 LOAD_MAX_SHAPES);
     return 0;
 }
 
@@ -261,7 +181,7 @@ static int command_qp(char *rest)
                (int *)&s.result_rkey, (int64_t *)&s.va_base, (int64_t *)&s.result_va, &s.window,
                &s.chunk_bytes) != 12 ||
         load.qp_count == LOAD_MAX_QPS)
-        return fail("a qp has 12 numbers, and there are at most %u", LOAD_MAX_QPS);
+        return load_answer_error("a qp has 12 numbers, and there are at most %u", LOAD_MAX_QPS);
     load_qp_add(&load, &s);
     return 0;
 }
@@ -270,7 +190,8 @@ static int command_probe(void)
 {
     load_probe(&load, load_now_ns());
     if (!serve_until(load_probed))
-        return load_lost(&load) ? lost_qp(load_lost(&load)) : fail("the probes do not pass");
+        return load_lost(&load) ? load_answer_lost(load_lost(&load))
+                                : load_answer_error("the probes do not pass");
     printf("{\"probed\": true}\n");
     return 0;
 }
@@ -294,7 +215,7 @@ static int command_run(char *rest)
     uint64_t begin_ns = load_now_ns();
 
     if (sscanf(rest, "%u %u %lf", &data_rounds, &small_rounds, &seconds) != 3)
-        return fail("run ROUNDS SMALL-ROUNDS SECONDS");
+        return load_answer_error("run ROUNDS SMALL-ROUNDS SECONDS");
     load.round_limit[PSC_POOL_DATA] = data_rounds;
     load.round_limit[PSC_POOL_SMALL] = small_rounds;
     while (!drained(&load) && load_lost(&load) == NULL &&
@@ -304,8 +225,9 @@ static int command_run(char *rest)
     for (uint32_t pool = 0; pool < PSC_POOL_CLASS_COUNT; pool++)
         load.round_limit[pool] = load_posted(&load, pool);
     if (!serve_until(drained))
-        return load_lost(&load) ? lost_qp(load_lost(&load)) : fail("the last rounds do not come");
-    return answer_counters((double)(load_now_ns() - begin_ns) / (double)SECOND_NS);
+        return load_lost(&load) ? load_answer_lost(load_lost(&load))
+                                : load_answer_error("the last rounds do not come");
+    return load_answer_counters(&load, &port, (double)(load_now_ns() - begin_ns) / (double)SECOND_NS);
 }
 
 static int command_lane(char *rest)
@@ -314,10 +236,10 @@ static int command_lane(char *rest)
     struct load_error error;
 
     if (sscanf(rest, "%u %u %u %u %u", &job.ranks, &job.mtu, &job.window, &job.chunk_bytes, &job.op) != 5)
-        return fail("lane RANKS MTU WINDOW CHUNK-BYTES OP");
+        return load_answer_error("lane RANKS MTU WINDOW CHUNK-BYTES OP");
     opened = load_lane_open(&port, &load, &job, &error);
     if (!opened)
-        return fail("%s", error.text);
+        return load_answer_error("%s", error.text);
     return command_probe();
 }
 
@@ -328,13 +250,13 @@ static int command_blind(char *rest)
     uint64_t begin_ns = load_now_ns(), end_ns;
 
     if (sscanf(rest, "%lf %u", &seconds, &in_flight) != 2 || load.qp_count == 0)
-        return fail("blind SECONDS IN-FLIGHT, after qp");
+        return load_answer_error("blind SECONDS IN-FLIGHT, after qp");
     end_ns = begin_ns + (uint64_t)(seconds * (double)SECOND_NS);
     memset(&load.counters, 0, sizeof load.counters);
     while (load_now_ns() < end_ns)
         for (uint32_t i = 0; i < TURNS_A_LOOK; i++)
             load_port_blind_turn(&port, &load, in_flight);
-    return answer_counters((double)(load_now_ns() - begin_ns) / (double)SECOND_NS);
+    return load_answer_counters(&load, &port, (double)(load_now_ns() - begin_ns) / (double)SECOND_NS);
 }
 
 static int execute(char *line)
@@ -356,8 +278,8 @@ static int execute(char *line)
             return commands[i].alone != NULL ? commands[i].alone()
                                              : commands[i].with_rest(rest ? rest : line);
     if (strcmp(line, "rest") == 0)
-        return answer_counters(0);
-    return fail("no command %s", line);
+        return load_answer_counters(&load, &port, 0);
+    return load_answer_error("no command %s", line);
 }
 
 /* Lines as they come, the port served meanwhile: gently, for nobody measures between two commands. */

@@ -299,7 +299,7 @@ static int setup_queues(struct psc_io_port *port)
     return rc;
 }
 
-static bool start_queues(struct psc_io_port *port, struct psc_io_error *error)
+bool psc_io_port_start_queues(struct psc_io_port *port, struct psc_io_error *error)
 {
     int rc;
 
@@ -321,7 +321,7 @@ bool psc_io_port_start(struct psc_io_port *port, const struct psc_io_config *con
 
     if (rc != 0)
         return setup_failed(port, "rte_eth_dev_info_get", rc, error);
-    while (start_queues(port, error)) {
+    while (psc_io_port_start_queues(port, error)) {
         bool rules = port->steering == PSC_IO_STEER_QPN || port->steering == PSC_IO_STEER_ADDRESS;
 
         if (!rules || psc_io_steer(port, port->steering, why)) {

@@ -151,7 +151,9 @@ bool psc_io_port_open(struct psc_io_port *port, const struct psc_io_config *conf
 /* Which steerings are worth trying is known before lanes have buffers. */
 bool psc_io_port_plan(struct psc_io_port *port, const struct psc_io_config *config, uint32_t index,
                       struct psc_io_error *error);
-/* With the best steering that works; its lanes' rx_mempools are there. */
+/* With the queues that port->steering wants, without a rule; its lanes' rx_mempools are there. */
+bool psc_io_port_start_queues(struct psc_io_port *port, struct psc_io_error *error);
+/* With the best steering that works. */
 bool psc_io_port_start(struct psc_io_port *port, const struct psc_io_config *config, uint32_t index,
                        struct psc_io_error *error);
 /* Stops it and gives back every mbuf that it still holds: DPDK promises that of a close, not of a stop. */

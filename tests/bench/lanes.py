@@ -1,4 +1,4 @@
-"""Two lanes on two cores, the dispatcher's turn, and a quiet job beside a noisy one: psc_bench_lanes and its bounds.
+"""Two lanes on two cores, a dispatcher at full speed, a quiet job beside a noisy one: psc_bench_lanes and its bounds.
 
 What two lanes give is told beside what two cores give to a copy of memory in the same run: neighbours in time, medians
 of their ratios. Needs two CPUs. None of this was measured on a NIC.
@@ -34,7 +34,7 @@ def figures_of(output: dict[str, Any]) -> dict[str, Any]:
     """The report's rows, of psc_bench_lanes' samples."""
     lanes = scaling(output["lane_one_ns"], [output[f"lane_two_ns_{i}"] for i in (0, 1)])
     copies = scaling(output["copy_one_ns"], [output[f"copy_two_ns_{i}"] for i in (0, 1)])
-    dispatch_ns = statistics.median(output["dispatch_ns"])
+    loaded_ns = statistics.median(output["dispatch_rewritten_ns"])
     lane_ns = statistics.median(output["lane_one_ns"])
     return {
         "lane_ns_per_packet": report.spread(output["lane_one_ns"]),
@@ -43,7 +43,10 @@ def figures_of(output: dict[str, Any]) -> dict[str, Any]:
         "two_copies_over_one": report.spread(copies),
         "two_lanes_over_memcpy_scaling": report.spread([a / b for a, b in zip(lanes, copies, strict=True)]),
         "dispatch_ns_per_frame": report.spread(output["dispatch_ns"]),
-        "lanes_that_saturate_a_dispatcher": round(lane_ns / dispatch_ns, 1),
+        "dispatch_ns_per_frame_beside_lanes": report.spread(output["dispatch_beside_ns"]),
+        "dispatch_ns_per_frame_loaded": report.spread(output["dispatch_rewritten_ns"]),
+        "dispatch_million_frames_per_s": report.spread(output["dispatch_frames_per_us"]),
+        "lanes_that_saturate_a_dispatcher": round(lane_ns / loaded_ns, 1),
         "latency_us": {
             name: dict(zip(("p50", "p99", "p99_9"), output[f"{name}_us"], strict=True))
             for name in ("quiet_alone", "quiet_beside", "noisy_beside")
@@ -58,6 +61,8 @@ def summary(figures: dict[str, Any]) -> dict[str, float]:
         "two_lanes_over_one": figures["two_lanes_over_one"]["median"],
         "two_lanes_over_memcpy_scaling": figures["two_lanes_over_memcpy_scaling"]["median"],
         "dispatch_ns_per_frame": figures["dispatch_ns_per_frame"]["median"],
+        "dispatch_ns_per_frame_loaded": figures["dispatch_ns_per_frame_loaded"]["median"],
+        "lanes_that_saturate_a_dispatcher": figures["lanes_that_saturate_a_dispatcher"],
         "quiet_p99_beside_over_alone": round(
             latency["quiet_beside"]["p99"] / latency["quiet_alone"]["p99"], 2
         ),

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.appliance.job import at_rest
-from tests.appliance.rack import Appliance
+from tests.appliance.rack import PATIENCE_S, Appliance
 from tests.bench.load import OPS, Job, Load, LoadError, LoadRack, Wishes, start_appliance, start_load
 
 JOBS = (
@@ -109,6 +109,11 @@ class Soak:
         self.memory_kib["appliance"].append(anonymous_kib(self.appliance_pid))
         self.memory_kib["load"].append(anonymous_kib(self.load.pid))
 
+    def lost(self) -> int:
+        """Packets that the generator's dice have taken, both ways."""
+        load = self.load.ask("rest")
+        return int(load["lost_rx_packets"] + load["lost_tx_packets"])
+
     def judge(self) -> dict[str, Any]:
         """Both ends' counts, which must be the same ones."""
         load, status = self.load.ask("rest"), self.appliance.status()
@@ -188,13 +193,15 @@ def soak(
     job_seconds: float,
     environment: dict[str, str] | None = None,
     least_jobs: int = WARM_UP_JOBS + 2,
+    least_lost: int = 0,
 ) -> dict[str, Any]:
-    """Jobs for so long, at least so many; `objections` says what was wrong."""
+    """Jobs for so long, at least so many, until so many packets have been lost; `objections` says what was wrong."""
     with soaking(wire, loss, environment) as run:
         end = time.monotonic() + seconds
         try:
             for number in itertools.count():
-                if number >= least_jobs and time.monotonic() >= end:
+                late = time.monotonic() - end
+                if number >= least_jobs and late >= 0 and (late > PATIENCE_S or run.lost() >= least_lost):
                     break
                 run.job(number, JOBS[number % len(JOBS)], job_seconds)
             found = run.judge()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import client, figures, wire
+from tests.bench import client, figures, lanes, wire
 from tests.bench.load import DROPS, EXPANSION, OPS, UNIT_BYTES, Wishes, lengths
 
 
@@ -17,6 +17,17 @@ def test_a_lane_s_cost_on_a_wire_is_over_the_sum_of_lane_and_driver() -> None:
     found = {name: {"ns": ns} for name, ns in costs.items()}
     assert wire.over_sum(found, "memif") == 480 / (350 + 50)
     assert wire.over_sum(found, "af_packet") == 2400 / (500 + 500)
+
+
+def test_a_dispatcher_s_lanes_are_told_by_a_lane_of_the_same_run() -> None:
+    output: dict[str, list[float]] = {"copy_one_ns": [70.0], "copy_two_ns_0": [70.0], "copy_two_ns_1": [70.0]}
+    output |= {"lane_one_ns": [260.0], "lane_two_ns_0": [260.0], "lane_two_ns_1": [260.0]}
+    output |= {"dispatch_ns": [8.0], "dispatch_beside_ns": [16.0], "dispatch_rewritten_ns": [20.0]}
+    output |= {f"{name}_us": [1.0, 2.0, 3.0] for name in ("quiet_alone", "quiet_beside", "noisy_beside")}
+    figures_of_run = lanes.figures_of(output | {"dispatch_frames_per_us": [45.0]})
+    assert (
+        figures_of_run["lanes_that_saturate_a_dispatcher"] == 13
+    )  # with headers from elsewhere, not its own
 
 
 def test_keys_of_the_summary_stay_beside_others_and_each_names_its_commit(

@@ -69,9 +69,11 @@ const struct psc_op_row *psc_op_rows(void)
 
 @pytest.mark.parametrize(("wire", "loss"), [("memif", 0), ("af_packet", 500)])
 def test_nothing_is_objected_to(wire: str, loss: int) -> None:
-    result = soak(wire, loss, seconds=0, job_seconds=0.3, least_jobs=WARM_UP_JOBS)
+    result = soak(wire, loss, 0, job_seconds=0.3, least_jobs=WARM_UP_JOBS, least_lost=min(loss, 1))
     assert result["objections"] == []
-    assert result["jobs"] == WARM_UP_JOBS
+    assert (
+        result["jobs"] >= WARM_UP_JOBS
+    )  # one loss needs more of them where few packets are sent in their time
     assert result["rounds"] >= WARM_UP_JOBS
     assert result["load"]["wrong_packets"] == 0
     assert (result["load"]["lost_rx_packets"] + result["load"]["lost_tx_packets"] > 0) == (loss > 0)

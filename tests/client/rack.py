@@ -104,9 +104,12 @@ class RackLink:
         """What lands is not seen until the link is halted."""
         self.unreachable = 0
         """Attempts to reach the appliance that fail."""
+        self.looks = self.halts = 0
+        """How often its worker has looked for completions, and flushed it."""
 
     def completions(self) -> list[Result]:
         with self.rack.lock:
+            self.looks += 1
             if self.fault:
                 raise LinkFault(self.fault)
             return [] if self.blind else self._take()
@@ -133,6 +136,7 @@ class RackLink:
             for pool in self.pools:
                 pool.alive = False
             self.fault, self.blind = "", False
+            self.halts += 1
             return self._take()
 
     def renew(self, specs: Sequence[PoolSpec]) -> None:

@@ -4,6 +4,7 @@ ends in one typed error after everything complete has been drained.
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from pascaline.reduce import Collective, Line, op_windows
 from pascaline.session.progress import Progress
 from pascaline.session.work import Work
 
-from .rack import OPS, PATIENCE_S, Rack
+from .rack import OPS, PATIENCE_S, Rack, RackLink
 from .union import Union
 
 
@@ -63,6 +64,13 @@ def until(true: object, seconds: float = PATIENCE_S) -> None:
     while not true():  # type: ignore[operator]
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.005)
+
+
+def looked(progress: Progress, link: RackLink) -> None:
+    """The progress thread has gone round once more: nothing is half-way that it had begun before."""
+    looks = link.looks
+    os.eventfd_write(progress.wake_fd, 1)
+    until(lambda: link.looks > looks)
 
 
 def said(rack: Rack, kind: type) -> list[tuple[int, object]]:
@@ -219,9 +227,10 @@ def test_who_leaves_takes_part_in_no_further_epoch(pair: list[Progress], rack: R
     until(lambda: said(rack, control.Leave))
     assert said(rack, control.Leave) == [(0, control.Leave(received=[1, 0]))]
     rack.halt()
-    until(lambda: said(rack, control.Resume))
+    until(lambda: said(rack, control.Resume) and rack.links[0].halts == 1)
     rack.links[0].fail("write 1: retry exceeded error")
-    time.sleep(0.1)
+    until(lambda: rack.links[0].halts == 2)
+    looked(pair[0], rack.links[0])  # so it is through with both ends
     assert [rank for rank, _ in said(rack, control.Resume)] == [1]
     assert not said(rack, control.Broken)
     assert pair[0].error is None
@@ -232,7 +241,8 @@ def test_a_leave_during_a_resume_waits_for_it(pair: list[Progress], rack: Rack) 
     rack.halt()
     until(lambda: rack.epoch == 2)
     pair[0].leave()
-    time.sleep(0.05)
+    tries = rack.links[0].unreachable
+    until(lambda: rack.links[0].unreachable < tries - 1)
     assert not said(rack, control.Leave)
     rack.links[0].unreachable = 1
     until(lambda: said(rack, control.Leave))

@@ -88,8 +88,8 @@ def test_kernels_that_do_not_compile_fail_the_installation_only_where_they_are_r
     for name in ("setup.py", "build_kernels.py"):
         shutil.copy(client / name, tmp_path)
     shutil.copytree(client / "kernels", tmp_path / "kernels")
-    with (tmp_path / "kernels/job.c").open("a") as source:
-        source.write('#error "planted"\n')
+    # In what the first compilation reads first, so that nothing is compiled before it.
+    (tmp_path / "kernels/psc_kernels.h").write_text('#error "planted"\n')
     environment = {**os.environ, "PASCALINE_REQUIRE_KERNELS": str(int(required))}
     done = subprocess.run(
         [sys.executable, "setup.py", "build_ext"],

@@ -113,7 +113,7 @@ def units(tree: Tree, only: Sequence[str] = ()) -> Catch | None:
     """C unit tests of what keeps its rule by itself: our ends of QPs (ctl/), ledger, slots, streams (agg/), and every
     variant of the ops (arith/).
     """
-    for subject in ("identity", "pool", "expand", "arith", "arith_many"):
+    for subject in ("identity", "pool", "pool_many", "expand", "arith", "arith_many"):
         if catch := _cmocka(tree.built("plain", f"tests/test_{subject}"), {}):
             return catch
     return None

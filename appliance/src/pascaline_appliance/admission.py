@@ -21,9 +21,9 @@ from pascaline_appliance.dataplane import (
     SUB_BLOCK_ELEMS,
     SUB_BLOCK_RANK_BYTES,
     WIRE_VERSION,
-    PoolPlan,
 )
 from pascaline_appliance.errors import Refusal
+from pascaline_appliance.records import PoolPlan
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ into exceptions. Everything here is called by one thread, the one that runs the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
@@ -23,6 +22,7 @@ from pascaline_appliance.errors import (
     PortAbsentError,
     StatsFileError,
 )
+from pascaline_appliance.records import Event, JobCounters, PeerEnd, PoolPlan, QueuePairEnd
 
 WIRE_VERSION: int = lib.PSC_WIRE_VERSION
 MAX_CHUNK_BYTES: int = lib.PSC_MAX_CHUNK_BYTES
@@ -106,66 +106,6 @@ def _check(code: int, text: str | None = None) -> None:
     if text is not None:
         raise _START_ERRORS.get(name, DataPlaneStartError)(text)
     raise DataPlaneError(name, _CALL_SENTENCES.get(name, f"the data plane answers {name}"))
-
-
-@dataclass(frozen=True)
-class PoolPlan:
-    """One pool of a job: its class by name, W, bytes of a slot, and its lane."""
-
-    pool_class: str
-    window: int
-    chunk_bytes: int
-    lane: int = 0
-    stream_bytes: int = 0
-    """Beside the slots: where each rank's stream of sub-blocks stands, if an op of the job has some."""
-
-
-@dataclass(frozen=True)
-class QueuePairEnd:
-    """The appliance's end of one QP."""
-
-    qpn: int
-    start_psn: int
-    rkey: int
-    va_base: int
-
-
-@dataclass(frozen=True)
-class PeerEnd:
-    """The worker's end of one QP."""
-
-    address: IPv4Address | IPv6Address
-    qpn: int
-    start_psn: int
-    result_rkey: int
-    result_va: int
-    received: int = 0
-    """Rounds of the pool whose result the worker has; not 0 only when it resumes."""
-
-
-@dataclass(frozen=True)
-class Event:
-    """What a lane tells; which fields mean something is written at enum psc_ctl_event_kind."""
-
-    kind: str
-    job: int
-    pool: int
-    rank: int
-    round: int
-    ranks: tuple[int, ...]
-    fault: str
-    expected: int
-    got: int
-    complete: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class JobCounters:
-    """The counters of one job's row."""
-
-    contribution_bytes: int
-    result_bytes: int
-    rounds_completed: int
 
 
 def _mapped(address: IPv4Address | IPv6Address | None) -> bytes:

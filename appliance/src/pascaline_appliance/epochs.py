@@ -14,9 +14,10 @@ from collections.abc import Callable
 from pascaline_appliance import exchange, sentences
 from pascaline_appliance.config import Config
 from pascaline_appliance.contract.control import Broken, Connected, Ended, Left, Ready, Resume
-from pascaline_appliance.dataplane import DataPlane, Event
+from pascaline_appliance.dataplane import DataPlane
 from pascaline_appliance.errors import DataPlaneError, Refusal
 from pascaline_appliance.life import Life, LifeState, Member, MemberState, Verdict
+from pascaline_appliance.records import Event
 
 log = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from pascaline_appliance.contract.control import (
     Resume,
     table_hash,
 )
-from pascaline_appliance.dataplane import PeerEnd, PoolPlan
 from pascaline_appliance.errors import Refusal
 from pascaline_appliance.life import Life, Member
+from pascaline_appliance.records import PeerEnd, PoolPlan
 
 ROUNDS = 1 << 32
 """Round numbers are counted modulo this."""

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from pydantic import BaseModel
 
 from pascaline_appliance.contract.control import Join
-from pascaline_appliance.dataplane import JobCounters, PoolPlan, QueuePairEnd
+from pascaline_appliance.records import JobCounters, PoolPlan, QueuePairEnd
 
 
 class Worker(Protocol):

@@ -17,10 +17,11 @@ from pascaline_appliance.barrier import Barrier, outdated
 from pascaline_appliance.config import Config
 from pascaline_appliance.contract.control import Broken, Connect, Join, Leave, Left, Refused, Resume
 from pascaline_appliance.contract.control import Event as EventMessage
-from pascaline_appliance.dataplane import COMMAND_NAMES, DataPlane, Event, PoolPlan
+from pascaline_appliance.dataplane import COMMAND_NAMES, DataPlane
 from pascaline_appliance.epochs import Epochs
 from pascaline_appliance.errors import DataPlaneError, Refusal
 from pascaline_appliance.life import Life, LifeState, Member, MemberState, Verdict, Wait, Worker
+from pascaline_appliance.records import Event, PoolPlan
 
 log = logging.getLogger(__name__)
 

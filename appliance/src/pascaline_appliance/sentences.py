@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pascaline_appliance.config import Limits
 from pascaline_appliance.contract.control import Join
-from pascaline_appliance.dataplane import OP_NAMES, Event
+from pascaline_appliance.dataplane import OP_NAMES
+from pascaline_appliance.records import Event
 
 
 def _names(joins: Mapping[int, Join], ranks: Sequence[int]) -> str:
