@@ -147,7 +147,7 @@ def of_sparse_gradients(rank: int, world_size: int, names: list[Any]) -> dict[st
 
 
 def test_lhc_through_a_session_is_fixed32_bit_for_bit(tmp_path: Path) -> None:
-    names = ["fixed32", "lhc", codecs.Lhc(expected=0.15), codecs.Lhc(permille=1000)]
+    names = ["fixed32", "lhc", codecs.Lhc(phases=1), codecs.Lhc(permille=1000)]
     ranks = run_ranks(tmp_path / "store", 3, of_sparse_gradients, names)
     fixed, two, one, tight = (codecs.describe(codecs.resolve(name), SEED) for name in names)
     for result in ranks:
@@ -160,7 +160,8 @@ def test_lhc_through_a_session_is_fixed32_bit_for_bit(tmp_path: Path) -> None:
         each["encodings"]["nothing"] == 4 for each in stats.values()
     )  # zeros; and Inf, which the scale says
     assert stats[two]["encodings"]["sketch"] > 20
-    assert stats[one]["encodings"]["sketch and repair"] >= 2  # the rows are more than it expects
+    assert stats[one]["encodings"]["sketch"] > 20
+    assert 1.02 < stats[one]["bits_up"] / stats[two]["bits_up"] < 1.2  # the second step's sketches have a margin
     assert stats[tight]["encodings"]["sketch and repair"] >= 20
     assert stats[two]["bits_up"] == stats[two]["bits_down"] < 0.3 * 32
 

@@ -92,6 +92,7 @@ CASES = {
     "sparse-one-phase": Case(2, codecs.Sparse(phases=1), scattered, ("f32",)),
     "topk-one-phase": Case(2, codecs.TopK(share=1 / 50, values="fixed32", phases=1), drawn),
     "lhc": Case(2, codecs.Lhc(), scattered, ("fixed32",)),
+    "lhc-one-phase": Case(2, codecs.Lhc(phases=1), scattered, ("fixed32",)),
 }
 
 
@@ -103,11 +104,16 @@ def by_arithmetic(case: Case) -> list[list[bytes]]:
     rack = Rack(world_size, (WINDOW, SLOT), (2, 4096), tables=tables)
     lines = [rack.lines(rank) for rank in range(world_size)]
     feedbacks = [case.feedbacks() for _ in lines]
+    built: list[dict[str | None, codecs.Codec]] = [{} for _ in lines]
     results: list[list[bytes]] = [[] for _ in lines]
     for sequence, (step, name, other) in enumerate(case.calls()):
         tensors = [case.gradients(rank, step)[name] for rank in range(world_size)]
         for rank, (data, small) in enumerate(lines):
-            codec = codecs.for_array(tensors[rank].dtype, other or options, rank, world_size, SEED)
+            if other not in built[rank]:  # one each for the whole job, as a session keeps them
+                built[rank][other] = codecs.for_array(
+                    tensors[rank].dtype, other or options, rank, world_size, SEED
+                )
+            codec = built[rank][other]
             feedback = None if other else feedbacks[rank].get(name)
             done = Collective(tensors[rank], codec, sequence, lambda: None, feedback)
             for line, stream in done.streams([data], small):

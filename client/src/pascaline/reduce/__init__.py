@@ -68,9 +68,10 @@ class Collective:
         done: Callable[[], None],
         feedback: ErrorFeedback | None = None,
         measure: Measure | None = None,
+        name: str = "",
     ) -> None:
         self._values, self._codec, self._sequence, self._done = values, codec, sequence, done
-        self._feedback, self._measure = feedback, measure
+        self._feedback, self._measure, self._name = feedback, measure, name
         self._parts: list[plan.Chunk] = []
         self._unfinished = 0
         """Lanes whose share of the data is not all summed."""
@@ -81,6 +82,7 @@ class Collective:
         `data` are the lines over the data pools, of one size, in the order of the offer.
         """
         self._parts = list(plan.chunks(self._values.size, self._codec.chunk_elems(data[0].pool.chunk_bytes)))
+        self._codec.opens(self._place(0), len(self._parts))
         if not self._codec.scale_count(self._values.size):
             return self._over_lanes(data, None)
         scales = Scales(self._codec, [part.end - part.begin for part in self._parts])
@@ -103,15 +105,17 @@ class Collective:
         return [(line, self._share(line, share, scales)) for line, share in busy]
 
     def _share(self, line: Line, numbers: Sequence[int], scales: Scales | None) -> Stream:
-        """The chunks of these numbers, each as soon as its scales have come."""
-        chunks = self._data(scales, numbers)
-        if scales is None:
-            return Stream(chunks, self._finish, line.pool.window)
+        """The chunks of these numbers, each as soon as its scales have come and its codec is ready."""
+        parts = 2 if self._codec.leads else 1
+
+        def ready(place: int) -> bool:
+            if place >= parts * len(numbers):
+                return True
+            number = numbers[place // parts]
+            return (scales is None or scales.there(number)) and self._codec.ready(self._place(number))
+
         return Stream(
-            chunks,
-            self._finish,
-            line.pool.window,
-            ready=lambda place: place >= len(numbers) or scales.there(numbers[place]),
+            self._data(scales, numbers), self._finish, line.pool.window, ready=ready, parts=parts
         )
 
     def _norms(self, scales: Scales, small_elems: int) -> Iterator[Chunk]:
@@ -121,23 +125,34 @@ class Collective:
                 part = self._parts[scales.computed]
                 scales.compute(self._values[part.begin : part.end], self._carry(part))
             values = scales.values[message.begin : message.end]
-            yield self._chunk(message.number, values, MAX_F32, _NO_SCALES, NOTHING, False)
+            yield self._chunk(message.number, values, MAX_F32, _NO_SCALES, NOTHING, is_data=False)
 
     def _data(self, scales: Scales | None, numbers: Sequence[int]) -> Iterator[Chunk]:
         for number in numbers:
             part = self._parts[number]
             values = self._values[part.begin : part.end]
             of_chunk = _NO_SCALES if scales is None else scales.of(part.number)
-            yield self._chunk(part.number, values, self._codec, of_chunk, self._carry(part), True)
+            if self._codec.leads:
+                yield self._chunk(part.number, values, self._codec, of_chunk, NOTHING, is_lead=True)
+            yield self._chunk(part.number, values, self._codec, of_chunk, self._carry(part))
 
     def _carry(self, part: plan.Chunk) -> Carry:
         return self._feedback.carry(part.begin, part.end) if self._feedback else NOTHING
 
+    def _place(self, number: int) -> Place:
+        return Place(self._sequence, number, self._values.size, self._name)
+
     def _chunk(
-        self, number: int, values: Array, codec: Codec, scales: Floats, carry: Carry, is_data: bool
+        self,
+        number: int,
+        values: Array,
+        codec: Codec,
+        scales: Floats,
+        carry: Carry,
+        is_data: bool = True,
+        is_lead: bool = False,
     ) -> Chunk:
-        place = Place(self._sequence, number, self._values.size)
-        return Chunk(values, codec, place, scales, carry, self._measure, is_data)
+        return Chunk(values, codec, self._place(number), scales, carry, self._measure, is_data, is_lead)
 
     def _finish(self) -> None:
         """One lane's share is done."""

@@ -57,6 +57,7 @@ class Chunk:
         carry: Carry,
         measure: Measure | None,
         is_data: bool = True,
+        is_lead: bool = False,
     ) -> None:
         self.values = values
         self.flying = self.ended = False
@@ -64,7 +65,8 @@ class Chunk:
         self.more = False
         """Whether a message may follow the one that is or was on the wire."""
         self._codec, self._place, self._scales, self._carry = codec, place, scales, carry
-        self._measure, self._is_data = measure, is_data
+        self._measure, self._is_data = measure, is_data and not is_lead
+        self._begin = codec.lead if is_lead else codec.rounds
         self._look = False
         self._round = 0
         self._rounds: Rounds | None = None
@@ -75,7 +77,7 @@ class Chunk:
             self._look = self._measure.begins(self.values.size) and self._codec.lossy
             if self._look:
                 self._carry = self._measure.carry(self.values, self._carry)
-        self._rounds = self._codec.rounds(self._place, self.values, self._carry, self._scales)
+        self._rounds = self._begin(self._place, self.values, self._carry, self._scales)
         return self._next(None)
 
     def go_on(self, combined: Bytes) -> Round | None:

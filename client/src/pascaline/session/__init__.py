@@ -176,6 +176,7 @@ class Session:
         async_op: Literal[False] = False,
         codec: str | codecs.Options | None = None,
         error_feedback: codecs.ErrorFeedback | None = None,
+        name: str = "",
     ) -> None: ...
     @overload
     def all_reduce(
@@ -184,6 +185,7 @@ class Session:
         async_op: Literal[True],
         codec: str | codecs.Options | None = None,
         error_feedback: codecs.ErrorFeedback | None = None,
+        name: str = "",
     ) -> Work: ...
 
     def all_reduce(
@@ -192,13 +194,15 @@ class Session:
         async_op: bool = False,
         codec: str | codecs.Options | None = None,
         error_feedback: codecs.ErrorFeedback | None = None,
+        name: str = "",
     ) -> Work | None:
         """Sum `tensor` over all ranks, in place, as torch.distributed.all_reduce does; every rank calls in
         the same order.
 
         tensor: contiguous float32 or int32 on the CPU, of any shape, a torch.Tensor or a numpy.ndarray. int32
         is summed modulo 2^32, float32 by `codec` (the session's by default; one whose op was not joined with is
-        refused). `error_feedback` is what a lossy codec carries from one reduction of this tensor to the next.
+        refused). `error_feedback` is what a lossy codec carries from one reduction of this tensor to the next. `name`, alike
+        on all ranks, tells the tensor from others of its size where a codec learns from earlier reductions of it.
         With async_op the sum goes on in the background: the tensor belongs to the session until the returned Work is
         complete. Raises UnsupportedTensor, ConfigurationError, or the error that ended the session (EpochEnded,
         Timeout, SessionClosed).
@@ -216,7 +220,7 @@ class Session:
         with self._lock:
             work = Work(tensor, self._sequence)
             if values.size:
-                self._progress.submit(values, chosen, work, error_feedback, measure)
+                self._progress.submit(values, chosen, work, error_feedback, measure, name)
             else:
                 work.complete()
             self._sequence += 1

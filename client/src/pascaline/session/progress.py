@@ -78,6 +78,7 @@ class Progress:
         work: Work,
         feedback: ErrorFeedback | None = None,
         measure: Measure | None = None,
+        name: str = "",
     ) -> None:
         """Take the last place in the order of calls. Raises the error that ended the session."""
         with self._lock:
@@ -87,7 +88,7 @@ class Progress:
                 raise SessionClosed("this session is leaving: call all_reduce before leave")
             self._idle.clear()
             done = partial(self._complete, work)
-            collective = Collective(values, codec, work.sequence, done, feedback, measure)
+            collective = Collective(values, codec, work.sequence, done, feedback, measure, name)
             self._inbox.append((collective, work))
             os.eventfd_write(self.wake_fd, 1)
 
