@@ -384,6 +384,52 @@ def test_ranks_that_reduce_different_tensors_hear_of_both(tmp_path: Path) -> Non
         assert "rank 0 contributes sum_f32 and rank 1 sum_i32" in op[1]
 
 
+OTHERS: dict[str, tuple[Any, Any, Any]] = {
+    "scales or none": ("f32", codecs.Sparse(), codecs.Sparse("fixed32")),
+    "scales of both": ("f32", "fixed32", "lhc"),
+    "the same messages": ("f32", codecs.Sparse(), "topk"),
+    "phases": ("f32", "lhc", codecs.Lhc(phases=1)),
+    "unknown": ("f32", codecs.TopK(share=0.3), codecs.TopK(share=0.2)),
+    "own": ("f32", None, "fixed32"),
+    "own with scales": ("thc", None, "f32"),
+    "own with scales, other without": ("fixed32", "sparse", "topk"),
+    "own with scales, others, too": ("fixed32", None, "lhc"),
+}
+"""The session's codec, and those of one call: rank 0's and rank 1's."""
+
+
+def different_codecs(rank: int, _world_size: int) -> dict[str, tuple[str, str]]:
+    found = {}
+    for key, (own, *each) in OTHERS.items():
+        session = pascaline.Session(link="emulated", codec=own, timeout_s=60, lanes=2)
+        for step in range(3):
+            session.all_reduce(torch.ones(5000), codec=each[0])
+            session.all_reduce(torch.ones(5000 + step, dtype=torch.int32))
+        found[key] = said(lambda: session.all_reduce(torch.ones(5000), codec=each[rank]))  # noqa: B023
+        session.close()
+    session = pascaline.Session(link="emulated", codec="fixed32", timeout_s=60)
+    kinds = [torch.float32, torch.int32]
+    found["dtypes"] = said(lambda: session.all_reduce(torch.ones(5000, dtype=kinds[rank])))
+    session.close()
+    return found
+
+
+def test_ranks_that_call_with_different_codecs_hear_of_both(tmp_path: Path) -> None:
+    """Whatever each waits for first, and though they send the same messages: never a wait, never a wrong sum."""
+    ranks = run_ranks(tmp_path / "store", 2, different_codecs)
+    for rank, found in enumerate(ranks):
+        for key, (own, *each) in OTHERS.items():
+            kind, sentence = found[key]
+            words = [codecs.describe(codecs.resolve(one or own), 0) for one in each]
+            assert kind == "EpochEnded", (key, sentence)
+            assert f"here all_reduce 6 goes by codec {words[rank]!r}" in sentence, (key, sentence)
+            assert "give each call the same codec on every rank" in sentence
+            if None not in each and key != "unknown":
+                assert f"and elsewhere by {words[1 - rank]!r}:" in sentence, (key, sentence)
+    assert "by codec 'fixed32'" in ranks[0]["dtypes"][1]
+    assert "by codec 'none: int32 is summed as it is'" in ranks[1]["dtypes"][1]
+
+
 def one_leaves_early(rank: int, _world_size: int) -> tuple[str, str]:
     session = pascaline.Session(link="emulated")
     session.all_reduce(torch.ones(10))

@@ -174,3 +174,19 @@ def test_ranks_with_other_codecs_are_refused_by_both(appliance: Appliance, job: 
         for by_table, by_switch in ranks.results(timeout_s=120):
             assert "'thc g 20 p 0.01'" in by_table or "table" in by_table, by_table
             assert "'thc'" in by_switch and "'thc rounding independent'" in by_switch, by_switch
+
+
+def test_ranks_that_call_with_other_codecs_hear_of_both(appliance: Appliance, job: str) -> None:
+    """One waits for scales on the small pool, the other for an index on a data pool."""
+    chosen = [codecs.Sparse(), codecs.Sparse("fixed32")]
+
+    def body(rank: int) -> str:
+        with pytest.raises(pascaline.EpochEnded) as raised, pascaline.Session(job=job) as session:
+            session.all_reduce(np.ones(5000, np.float32), codec=chosen[0])
+            session.all_reduce(np.ones(5000, np.float32), codec=chosen[rank])
+        return str(raised.value)
+
+    with Ranks(2, body, appliance.address) as ranks:
+        here, there = ranks.results(timeout_s=120)
+    assert "here all_reduce 1 goes by codec 'sparse', and elsewhere by 'sparse values fixed32': give" in here
+    assert "here all_reduce 1 goes by codec 'sparse values fixed32', and elsewhere by 'sparse': give" in there

@@ -32,6 +32,8 @@ class Place(NamedTuple):
     """Of the whole tensor."""
     name: str = ""
     """Of the tensor, where its user has given it one."""
+    codec: int = 0
+    """CRC of the codec's words, where it is not the session's own: ranks that have chosen others must not meet."""
 
 
 class Carry(NamedTuple):

@@ -34,6 +34,8 @@ from pascaline.reduce.scales import Scales
 from pascaline.reduce.stream import Stream
 
 _ROUND_MASK = (1 << 32) - 1
+_NOTE = (1 << 24) - 1
+"""In the place of a chunk's number: no slot is so small that a tensor has so many."""
 _NO_SCALES = np.empty(0, np.float32)
 Step = Generator[Message | None, Result | None, None]
 """A chunk on its way: it yields a message that waits for its result, then None until the turn of its next message."""
@@ -55,6 +57,23 @@ def reduce_chunk(chunk: Chunk, line: Line) -> Step:
             yield None  # rule 8: until its turn, which is the same on all ranks
 
 
+class Other(NamedTuple):
+    """A codec that is not the session's own, which alone was compared at the join.
+
+    Its collectives begin with notes: messages of one zero, also where the session's own codec would have sent its first
+    message. So ranks that have chosen differently meet there, whatever either waits for next, and are told.
+    """
+
+    crc: int
+    """Of its words."""
+    on_small: bool
+    """Whether the session's own codec has scales, which go first."""
+
+    def note(self, sequence: int) -> int:
+        """The immediate of its note."""
+        return wire.immediate(sequence, _NOTE, wire.OPS[MAX_F32.op], plan.SCALE_BYTES, self.crc)
+
+
 class Collective:
     """One all_reduce of `values` (flat, in place): the scales on the small pool if its codec needs them, then the
     data.
@@ -69,9 +88,10 @@ class Collective:
         feedback: ErrorFeedback | None = None,
         measure: Measure | None = None,
         name: str = "",
+        other: Other | None = None,
     ) -> None:
         self._values, self._codec, self._sequence, self._done = values, codec, sequence, done
-        self._feedback, self._measure, self._name = feedback, measure, name
+        self._feedback, self._measure, self._name, self._other = feedback, measure, name, other
         self._parts: list[plan.Chunk] = []
         self._unfinished = 0
         """Lanes whose share of the data is not all summed."""
@@ -83,8 +103,9 @@ class Collective:
         """
         self._parts = list(plan.chunks(self._values.size, self._codec.chunk_elems(data[0].pool.chunk_bytes)))
         self._codec.opens(self._place(0), len(self._parts))
+        note = self._notes(data, small)
         if not self._codec.scale_count(self._values.size):
-            return self._over_lanes(data, None)
+            return [*note, *self._over_lanes(data, None)]
         scales = Scales(self._codec, [part.end - part.begin for part in self._parts])
         messages = Stream(
             self._norms(scales, small.pool.chunk_bytes // plan.SCALE_BYTES),
@@ -92,7 +113,22 @@ class Collective:
             small.pool.window,
             scales.came,
         )
-        return [(small, messages), *self._over_lanes(data, scales)]
+        return [*note, (small, messages), *self._over_lanes(data, scales)]
+
+    def _notes(self, data: Sequence[Line], small: Line) -> list[tuple[Line, Stream]]:
+        """Of a codec that is not the session's own: before the first chunk, and on the small pool if the session's own
+        begins there or this one does. Nobody waits for them.
+        """
+        if self._other is None:
+            return []
+        lines = [data[self._sequence % len(data)]]
+        if self._other.on_small or self._codec.scale_count(self._values.size):
+            lines.append(small)
+        return [(line, Stream(iter([self._note()]), _nothing, line.pool.window)) for line in lines]
+
+    def _note(self) -> Chunk:
+        place = self._place(_NOTE)
+        return Chunk(np.zeros(1, np.float32), MAX_F32, place, _NO_SCALES, NOTHING, None, is_data=False)
 
     def _over_lanes(self, data: Sequence[Line], scales: Scales | None) -> list[tuple[Line, Stream]]:
         """Each lane's share of the chunks."""
@@ -140,7 +176,8 @@ class Collective:
         return self._feedback.carry(part.begin, part.end) if self._feedback else NOTHING
 
     def _place(self, number: int) -> Place:
-        return Place(self._sequence, number, self._values.size, self._name)
+        crc = self._other.crc if self._other else 0
+        return Place(self._sequence, number, self._values.size, self._name, crc)
 
     def _chunk(
         self,
