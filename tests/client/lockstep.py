@@ -103,9 +103,7 @@ def reduce_chunk(
         assert codec.ready(place)
     with np.errstate(all="ignore"):
         scales = scales_of(ranks, xs, carries)
-        of_rank = [
-            (place, out, carry, scales.copy()) for out, carry in zip(outs, carries, strict=True)
-        ]
+        of_rank = [(place, out, carry, scales.copy()) for out, carry in zip(outs, carries, strict=True)]
         leads = [codec.lead(*one) for codec, one in zip(ranks, of_rank, strict=True) if codec.leads]
         led = rack.sent(rounds) if (rounds := _next(leads, None, [])) else None
         steps = [codec.rounds(*one) for codec, one in zip(ranks, of_rank, strict=True)]

@@ -40,7 +40,9 @@ class Doubling:
         self.ending = ending
         self.lengths: list[int] = []
 
-    def all_reduce(self, tensor: torch.Tensor, async_op: bool, codec: object, error_feedback: None) -> Work:
+    def all_reduce(
+        self, tensor: torch.Tensor, async_op: bool, codec: object, error_feedback: None, name: str
+    ) -> Work:
         assert async_op
         assert (codec, error_feedback) == (self.codec, None)
         work = Work(tensor, len(self.lengths))

@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 
-from pascaline import codec as codecs
 from pascaline.codec.lhc import Hash, Params, blocks, buckets, kernels, reference
 from pascaline.codec.lhc.codec import LhcCodec, by_reference
 from pascaline.codec.sparse.reference import bitmap_of

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from pascaline import codec as codecs
 from pascaline.codec.lhc import Params, buckets
 from pascaline.codec.lhc.sizes import Expected
-from pascaline.errors import ConfigurationError
+from pascaline.errors import ConfigurationError, SessionClosed
 from pascaline.reduce import Collective, Line, op_windows
 
 from .lhc_rack import KINDS, dense, drawn, inexact
 from .lockstep import Reduced, reduce_chunk
-from .rack import OPS, Rack
+from .rack import OPS, PATIENCE_S, Rack
+from .test_epochs import progress_of, submit, until
 from .test_reduce import Worker, run
 from .test_rounds import Delayed
 
@@ -301,6 +302,39 @@ def test_tensors_that_nobody_reduces_any_more_are_forgotten(monkeypatch):
     assert [elems for _, elems in codec._last] == [1003, 1000, 1001]
 
 
+def test_a_new_epoch_sizes_nothing_again():
+    """Results and contributions are lost while a tensor is reduced again and again: stored bytes are written again."""
+    rack, chance = Rack(2, data=(4, 4 * CHUNK_ELEMS), small=(2, 16), lanes=2), random.Random(5)
+    both = [progress_of(rack, rank) for rank in range(2)]
+    rng = np.random.default_rng(5)
+    inputs = [[sparse(rng, 3000, 0.03 * (1 + step % 3)) for step in range(8)] for _ in both]
+    tensors = [[x.copy() for x in row] for row in inputs]
+    ranks = ranks_of(2)
+    for progress in both:
+        progress.start()
+    try:
+        works = [
+            submit(progress, tensor, sequence, codec)
+            for progress, row, codec in zip(both, tensors, ranks, strict=True)
+            for sequence, tensor in enumerate(row)
+        ]
+        for _ in range(5):
+            with rack.lock:
+                rack.deaf |= {rank for rank in range(2) if chance.random() < 0.5}
+                rack.mute |= {rank for rank in range(2) if chance.random() < 0.5}
+            epoch = rack.epoch
+            rack.halt()
+            until(lambda epoch=epoch: rack.epoch > epoch)
+        assert all(work.wait(PATIENCE_S) for work in works)
+    finally:
+        for progress in both:
+            progress.end(SessionClosed("the test is over"))
+            assert progress.wait_ended(PATIENCE_S)
+    for first, second, *got in zip(*inputs, *tensors, strict=True):
+        for tensor in got:
+            np.testing.assert_array_equal(tensor, first + second)
+
+
 # ---- What it is for ----
 
 
@@ -345,4 +379,7 @@ def test_one_latency_less():
     assert two == ". . . . i0 i1 i2 . s0 i3 s1 s2 . s3"
     assert (two_done, one_done) == (17, 15)
     for chunks, window in ((1, 8), (2, 4), (2, 8), (8, 8), (16, 4)):
-        assert timeline(codecs.Lhc(2000), chunks, window)[1] > timeline(codecs.Lhc(2000, phases=1), chunks, window)[1]
+        assert (
+            timeline(codecs.Lhc(2000), chunks, window)[1]
+            > timeline(codecs.Lhc(2000, phases=1), chunks, window)[1]
+        )

@@ -107,7 +107,11 @@ def in_one_phase(rng: np.random.Generator) -> Iterator[Trial]:
 def hostile_in_one_phase(rng: np.random.Generator) -> Iterator[Trial]:
     """Somebody who knows the seed and all unions so far chooses the third step's elements, and many more of them."""
     for number in range(30):
-        elems, share, ranks = int(rng.integers(8_000, 60_000)), float(rng.choice(DENSITIES[1:])), 2 + number % 3
+        elems, share, ranks = (
+            int(rng.integers(8_000, 60_000)),
+            float(rng.choice(DENSITIES[1:])),
+            2 + number % 3,
+        )
         expected: Expected | None = None
         for step in range(5):
             supports = KINDS["independent"](rng, elems, share, ranks)

@@ -118,7 +118,10 @@ def test_headers_are_of_frames():
     assert sparse_models.on_the_wire(100, 3) == 100 + 3 * 82
 
 
-LHC = {"keys": {"lhc_trials": 2000, "lhc_repairs": 200, "lhc_inexact": 0}, "exactness": {"adversarial": 50, "one_phase": 500}}
+LHC = {
+    "keys": {"lhc_trials": 2000, "lhc_repairs": 200, "lhc_inexact": 0},
+    "exactness": {"adversarial": 50, "one_phase": 500},
+}
 
 
 @pytest.mark.parametrize(("key", "value"), [("lhc_trials", 1999), ("lhc_repairs", 199), ("lhc_inexact", 1)])

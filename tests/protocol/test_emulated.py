@@ -169,8 +169,8 @@ def test_sparse_in_one_phase_through_the_core(make_rack, options, density):
     ids=str,
 )
 def test_lhc_through_the_core_is_fixed32(make_rack, options):
-    """Index and sketch, with what does not peel behind the sketch; in one phase from the second step on, the index right
-    before the sketch, and what does not peel in a third round.
+    """Index and sketch, with what does not peel behind the sketch; in one phase from the second step on, the index
+    right before the sketch, and what does not peel in a third round.
     """
     ranks = [options.build(rank, 3, seed=7) for rank in range(3)]
     rack = make_rack(world=3, packets=ELEMS * 4 // 256 + 1, ops=[wire.OPS[op] for op in ranks[0].ops])

@@ -130,11 +130,11 @@ class Codec(ABC):
         """Reduce one chunk: at the end `values` is the sum over the ranks.
 
         Rule 8: how many rounds there are, their ops and their lengths (of a stream: its elements) come from what all
-        ranks know: `elems`, scales, and earlier results of this chunk, or, see `ready`, of this tensor. `values` is written no sooner than the last
-        result has come.
+        ranks know: `elems`, scales, and earlier results of this chunk or, once it is `ready`, of this tensor. `values`
+        is written no sooner than the last result has come.
         """
 
-    def opens(self, place: Place, chunks: int) -> None:
+    def opens(self, place: Place, chunks: int) -> None:  # noqa: B027  # most have nothing to remember
         """A tensor's reduction takes its place in the order of the calls, which is the same on all ranks."""
 
     def ready(self, _place: Place) -> bool:

@@ -150,9 +150,7 @@ class Collective:
             number = numbers[place // parts]
             return (scales is None or scales.there(number)) and self._codec.ready(self._place(number))
 
-        return Stream(
-            self._data(scales, numbers), self._finish, line.pool.window, ready=ready, parts=parts
-        )
+        return Stream(self._data(scales, numbers), self._finish, line.pool.window, ready=ready, parts=parts)
 
     def _norms(self, scales: Scales, small_elems: int) -> Iterator[Chunk]:
         """The scales, message by message; norms are computed no sooner than a message needs them."""

@@ -203,9 +203,10 @@ class Session:
         the same order.
 
         tensor: contiguous float32 or int32 on the CPU, of any shape, a torch.Tensor or a numpy.ndarray. int32
-        is summed modulo 2^32, float32 by `codec` (the session's by default; one whose op was not joined with is
-        refused). `error_feedback` is what a lossy codec carries from one reduction of this tensor to the next. `name`, alike
-        on all ranks, tells the tensor from others of its size where a codec learns from earlier reductions of it.
+        is summed modulo 2^32, float32 by `codec` (the session's by default, and the same on all ranks; one whose op was
+        not joined with is refused). `error_feedback` is what a lossy codec carries from one reduction of this tensor to
+        the next. `name`, alike on all ranks, tells the tensor from others of its size where a codec learns from earlier
+        reductions of it.
         With async_op the sum goes on in the background: the tensor belongs to the session until the returned Work is
         complete. Raises UnsupportedTensor, ConfigurationError, or the error that ended the session (EpochEnded,
         Timeout, SessionClosed).

@@ -33,11 +33,13 @@ def explained(error: PascalineError, works: Sequence[Work]) -> PascalineError:
         return error
     seen = {int(digits, 16) for digits in re.findall(r"0x([0-9a-f]+)", str(error))}
     work = next((one for one in works if _note(one.sequence, one.codec) in seen), works[0])
-    others = [words for words in _likely(works) if words != work.codec and _note(work.sequence, words) in seen]
+    others = [
+        words for words in _likely(works) if words != work.codec and _note(work.sequence, words) in seen
+    ]
     there = f", and elsewhere by {others[0]!r}" if others else ""
     return EpochEnded(
-        f"{error}; here all_reduce {work.sequence} goes by codec {work.codec!r}{there}: give each call the same codec on "
-        "every rank",
+        f"{error}; here all_reduce {work.sequence} goes by codec {work.codec!r}{there}: a call's codec must be the same "
+        "on every rank, too",
         error.fault,
         error.rank,
     )
@@ -51,7 +53,7 @@ def _likely(works: Sequence[Work]) -> Iterator[str]:
     """In words, without a seed and with those that are seen here."""
     plain = [codecs.resolve(name) for name in codecs.NAMES]
     values, phases = ("f32", "fixed32"), (1, 2)
-    switched = [
+    switched: list[codecs.Options] = [
         *itertools.starmap(codecs.Sparse, itertools.product(values, phases)),
         *(codecs.TopK(values=v, phases=p) for v, p in itertools.product(values, phases)),  # type: ignore[arg-type]
         codecs.Lhc(phases=1),

@@ -27,7 +27,7 @@ from pascaline.codec.sparse.reference import Words, count
 Phases = Literal[1, 2]
 _U32 = 0xFFFFFFFF
 _TENSORS = 4096
-"""That are remembered: the one that has not been reduced for the longest time is forgotten, in the order of the calls."""
+"""That are remembered: who has not been reduced for the longest time is forgotten, in the order of the calls."""
 
 
 class Machine(Protocol):

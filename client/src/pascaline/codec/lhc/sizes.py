@@ -31,9 +31,7 @@ class Expected(NamedTuple):
     def after(self, union: int) -> Expected:
         """After one more."""
         missed = _UNITS * union - self.mean
-        return Expected(
-            union, self.mean + missed // 2, self.deviation + (abs(missed) - self.deviation) // 4
-        )
+        return Expected(union, self.mean + missed // 2, self.deviation + (abs(missed) - self.deviation) // 4)
 
     @property
     def elems(self) -> int:
