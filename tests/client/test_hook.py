@@ -43,7 +43,7 @@ class Doubling:
     def all_reduce(
         self, tensor: torch.Tensor, async_op: bool, codec: object, error_feedback: None, name: str
     ) -> Work:
-        assert async_op
+        assert async_op and name
         assert (codec, error_feedback) == (self.codec, None)
         work = Work(tensor, len(self.lengths))
         self.lengths.append(tensor.numel())

@@ -188,5 +188,9 @@ def test_ranks_that_call_with_other_codecs_hear_of_both(appliance: Appliance, jo
 
     with Ranks(2, body, appliance.address) as ranks:
         here, there = ranks.results(timeout_s=120)
-    assert "here all_reduce 1 goes by codec 'sparse', and elsewhere by 'sparse values fixed32': a call" in here
-    assert "here all_reduce 1 goes by codec 'sparse values fixed32', and elsewhere by 'sparse': a call" in there
+    assert (
+        "here all_reduce 1 goes by codec 'sparse', and elsewhere by 'sparse values fixed32': a call" in here
+    )
+    assert (
+        "here all_reduce 1 goes by codec 'sparse values fixed32', and elsewhere by 'sparse': a call" in there
+    )

@@ -254,8 +254,11 @@ class Session:
 
     def _said(self, values: codecs.Array, options: codecs.Options) -> tuple[str, Other | None]:
         """A call's codec in words, and what tells it from the session's own, if it is another."""
-        words = INT32 if values.dtype != _F32 else self._words_of(options)
-        own = self._words_of(self.codec)
+        if (
+            values.dtype != _F32
+        ):  # whose op is its own: it meets other data at the first message, if that is data
+            return INT32, Other(crc_of(INT32), True) if self._own_has_scales else None
+        words, own = self._words_of(options), self._words_of(self.codec)
         return words, None if words == own else Other(crc_of(words), self._own_has_scales)
 
     def _words_of(self, options: codecs.Options) -> str:

@@ -38,8 +38,8 @@ def explained(error: PascalineError, works: Sequence[Work]) -> PascalineError:
     ]
     there = f", and elsewhere by {others[0]!r}" if others else ""
     return EpochEnded(
-        f"{error}; here all_reduce {work.sequence} goes by codec {work.codec!r}{there}: a call's codec must be the same "
-        "on every rank, too",
+        f"{error}; here all_reduce {work.sequence} goes by codec {work.codec!r}{there}: a call's codec must be the "
+        "same on every rank, too",
         error.fault,
         error.rank,
     )
