@@ -133,7 +133,8 @@ enum psc_pool_class { PSC_POOL_DATA = 0, PSC_POOL_SMALL = 1, PSC_POOL_CLASS_COUN
  * Immediate of contribution and result, big-endian in the packet:
  *   CRC-32 (IEEE 802.3, as zlib.crc32) of four little-endian u32: sequence number of the collective in its
  * session, chunk index inside it, enum psc_op, length of the contribution in bytes; of an op with sub-blocks
- * 4 times the number of elements.
+ * 4 times the number of elements. A collective by another codec than its session's own begins the CRC not
+ * with 0 but with the CRC of that codec's words.
  *
  * All ranks' immediates of a round must agree before its result is complete; the result carries the same
  * value. */

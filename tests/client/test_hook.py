@@ -40,8 +40,10 @@ class Doubling:
         self.ending = ending
         self.lengths: list[int] = []
 
-    def all_reduce(self, tensor: torch.Tensor, async_op: bool, codec: object, error_feedback: None) -> Work:
-        assert async_op
+    def all_reduce(
+        self, tensor: torch.Tensor, async_op: bool, codec: object, error_feedback: None, name: str
+    ) -> Work:
+        assert async_op and name
         assert (codec, error_feedback) == (self.codec, None)
         work = Work(tensor, len(self.lengths))
         self.lengths.append(tensor.numel())

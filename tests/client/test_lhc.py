@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 
-from pascaline import codec as codecs
 from pascaline.codec.lhc import Hash, Params, blocks, buckets, kernels, reference
 from pascaline.codec.lhc.codec import LhcCodec, by_reference
 from pascaline.codec.sparse.reference import bitmap_of
@@ -91,21 +90,6 @@ def test_more_than_peels_is_repaired():
     assert seen.count("sketch and repair") >= 4
 
 
-def test_in_one_phase_sizes_are_fixed_and_the_rest_is_repaired():
-    rng = np.random.default_rng(4)
-    ranks = ranks_of(2, expected=0.05)
-    for share, rounds in ((0.04, 2), (0.08, 3)):
-        x = drawn(rng, KINDS["independent"](rng, 40_000, share, 2))
-        got = reduce_chunk(ranks, x)
-        assert inexact(got.values[0], dense(x)) == 0
-        assert got.travelled[1] == ("sum_i32", 4 * buckets(Params(SEED).rows(2000)))
-        assert len(got.travelled) == rounds
-    x = drawn(rng, KINDS["independent"](rng, 50, 0.9, 2))
-    got = reduce_chunk(ranks, x)
-    assert got.travelled == [("sum_i32", 200)]  # 50 elements are fewer than any table has buckets
-    assert inexact(got.values[0], dense(x)) == 0
-
-
 def test_what_would_be_longer_travels_dense():
     rng = np.random.default_rng(5)
     for share, encoding in ((0.74, "sketch"), (0.78, "dense"), (1.0, "dense")):
@@ -158,8 +142,6 @@ def test_sizes():
     assert [Params(SEED).rows(union) for union in (0, 1, 73, 74, 148, 1_000_000)] == [1, 1, 1, 2, 3, 13542]
     with pytest.raises(ConfigurationError, match="100 to 10000 buckets for 1000 elements, not 50"):
         Params(SEED, permille=50)
-    with pytest.raises(ConfigurationError, match=r"share of elements above 0 and up to 1, not 0"):
-        codecs.Lhc(expected=0)
 
 
 def test_a_crowded_bucket_never_peels():

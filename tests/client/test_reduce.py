@@ -34,10 +34,11 @@ class Worker:
         codec: str,
         sequence: int,
         feedback: codecs.ErrorFeedback | None = None,
+        name: str = "",
     ) -> None:
         key = "i32" if values.dtype == np.int32 else codec
         collective = Collective(
-            values, self.codecs[key], sequence, lambda: self.done.append(sequence), feedback
+            values, self.codecs[key], sequence, lambda: self.done.append(sequence), feedback, name=name
         )
         for line, stream in collective.streams(self.lines[:-1], self.lines[-1]):
             line.enter(stream)

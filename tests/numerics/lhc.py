@@ -5,6 +5,7 @@ A trial is exact if every rank's result is the dense fixed32 sum's, bit for bit.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,6 +15,11 @@ import numpy as np
 
 from pascaline import codec as codecs
 from pascaline.codec.lhc import Hash, Params, blocks, buckets, kernels, paper, reference
+<<<<<<< HEAD
+=======
+from pascaline.codec.lhc.sizes import Expected
+from pascaline.codec.sparse import kernels as sparse_kernels
+>>>>>>> onephase
 from pascaline.codec.sparse.reference import bitmap_of, count
 from tests.client.lhc_rack import KINDS, adversarial, dense, drawn, inexact
 from tests.client.lockstep import reduce_chunk
@@ -29,6 +35,17 @@ LOADS = (0.50, 0.60, 0.65, 0.70, 0.74, 0.77, 0.79, 0.81, 0.82, 0.83, 0.85, 0.90,
 """Elements of the union for each bucket; 1.30 buckets for each element are a load of 0.769."""
 
 
+ONE_PHASE = codecs.Lhc(phases=1)
+STEPS, STEP_ELEMS = 24, 1 << 16
+SERIES: dict[str, Callable[[int], float]] = {
+    "steady": lambda _: 1.0,
+    "growing": lambda step: 1.03**step,
+    "swinging": lambda step: 1.0 + step % 2,
+    "jumping": lambda step: 8.0 if step % 8 == 5 else 1.0,
+}
+"""How large a union is at each step, for what it is at first."""
+
+
 class Trial(NamedTuple):
     """One sum of all ranks."""
 
@@ -36,15 +53,21 @@ class Trial(NamedTuple):
     sequence: int
     gradients: list[Array]
     is_adversarial: bool = False
+    tensor: str = ""
+    """Whose trial follows the last one: the ranks remember it. "": nobody's."""
 
 
 def every_length(rng: np.random.Generator) -> Iterator[Trial]:
-    """From 1 to 2,100, of any support and number of ranks; one in four with sizes fixed in advance."""
+    """From 1 to 2,100, of any support and number of ranks; one in four in one phase, once more than it is long."""
     for elems in range(1, LENGTHS + 1):
         share, ranks = float(rng.choice([*DENSITIES, 0.5])), int(rng.choice(RANKS))
         kind = str(rng.choice(list(KINDS)))
-        options = codecs.Lhc(expected=0.05) if elems % 4 == 0 else codecs.Lhc()
-        yield Trial(options, elems, drawn(rng, KINDS[kind](rng, elems, share, ranks)))
+        if elems % 4:
+            yield Trial(codecs.Lhc(), elems, drawn(rng, KINDS[kind](rng, elems, share, ranks)))
+            continue
+        for step in range(3):
+            grads = drawn(rng, KINDS[kind](rng, elems, share, ranks))
+            yield Trial(ONE_PHASE, 3 * elems + step, grads, tensor=f"{elems}")
 
 
 def overloaded(rng: np.random.Generator) -> Iterator[Trial]:
@@ -73,19 +96,89 @@ def large(rng: np.random.Generator) -> Iterator[Trial]:
             yield Trial(codecs.Lhc(), number, drawn(rng, KINDS[kind](rng, 1 << 18, share, ranks)))
 
 
+def in_one_phase(rng: np.random.Generator) -> Iterator[Trial]:
+    """Unions that stay, grow, swing and jump, step after step of one tensor."""
+    for number, (series, kind) in enumerate(itertools.product(SERIES, KINDS)):
+        ranks = (2, 3, 8, 16)[number % 4]
+        for step in range(STEPS):
+            grads = drawn(rng, KINDS[kind](rng, STEP_ELEMS, 0.02 * SERIES[series](step), ranks))
+            yield Trial(ONE_PHASE, step, grads, tensor=f"{series}, {kind}")
+
+
+def hostile_in_one_phase(rng: np.random.Generator) -> Iterator[Trial]:
+    """Somebody who knows the seed and all unions so far chooses the third step's elements, and many more of them."""
+    for number in range(30):
+        elems, share, ranks = (
+            int(rng.integers(8_000, 60_000)),
+            float(rng.choice(DENSITIES[1:])),
+            2 + number % 3,
+        )
+        expected: Expected | None = None
+        for step in range(5):
+            supports = KINDS["independent"](rng, elems, share, ranks)
+            if step == 2 and expected:
+                hash_ = Hash(SEED, step, 0, Params(SEED).rows(expected.elems))
+                supports = [adversarial(rng, hash_, elems, share * (1 + number % 2))] * ranks
+            union = int(np.count_nonzero(np.logical_or.reduce(supports)))
+            expected = expected.after(union) if expected else Expected.first(union)
+            yield Trial(ONE_PHASE, step, drawn(rng, supports), step == 2, f"{number}")
+
+
+def margins(progress: Progress) -> dict[str, dict[str, float]]:
+    """What one phase costs beside two, of the same gradients, but for the first step: bytes for each of two phases',
+    and the share of sums with a repair in either.
+    """
+    found: dict[str, dict[str, float]] = {}
+    ranks: list[list[codecs.Codec]] = []
+    tensor = ""
+    bytes_sent: dict[str, list[int]] = {}
+    repairs: dict[str, list[int]] = {}
+    for trial in in_one_phase(np.random.default_rng(7)):
+        if trial.tensor != tensor:
+            progress(f"lhc: margins, {trial.tensor}")
+            tensor, n = trial.tensor, len(trial.gradients)
+            ranks = [
+                [options.build(rank, n, SEED) for rank in range(n)] for options in (ONE_PHASE, codecs.Lhc())
+            ]
+            bytes_sent[tensor], repairs[tensor] = [0, 0], [0, 0]
+        for phase, each in enumerate(ranks):
+            got = reduce_chunk(each, trial.gradients, sequence=trial.sequence)
+            if trial.sequence:
+                bytes_sent[tensor][phase] += got.bytes_up
+                repairs[tensor][phase] += got.outcomes[0].encoding == "sketch and repair"
+    for tensor, (one, two) in bytes_sent.items():
+        found[tensor] = {
+            "bytes": round(one / two, 3),
+            "repairs": round(repairs[tensor][0] / (STEPS - 1), 3),
+            "repairs of two phases": round(repairs[tensor][1] / (STEPS - 1), 3),
+        }
+    return found
+
+
 def exactness(progress: Progress) -> dict[str, Any]:
     """The counts of all trials."""
-    found: Counter[str] = Counter({"trials": 0, "repairs": 0, "adversarial": 0, "inexact": 0})
+    names = ("trials", "repairs", "adversarial", "inexact", "one_phase", "one_phase_repairs")
+    found: Counter[str] = Counter(dict.fromkeys(names, 0))
     encodings: Counter[str] = Counter()
-    for seed, group in enumerate((every_length, overloaded, hostile, large)):
+    ranks: list[codecs.Codec] = []
+    tensor = ""
+    for seed, group in enumerate(
+        (every_length, overloaded, hostile, large, in_one_phase, hostile_in_one_phase)
+    ):
         progress(f"lhc: {group.__name__}")
         for trial in group(np.random.default_rng(seed)):
-            ranks = [trial.options.build(0, len(trial.gradients), SEED)] * len(trial.gradients)
+            if not trial.tensor or trial.tensor != tensor:
+                tensor, n = trial.tensor, len(trial.gradients)
+                # What ranks remember is each one's own; who remembers nothing may be all of them.
+                ranks = [trial.options.build(rank, n, SEED) for rank in range(n if tensor else 1)]
+                ranks *= 1 if tensor else n
             got = reduce_chunk(ranks, trial.gradients, sequence=trial.sequence)
             wanted = dense(trial.gradients)
             encoding = got.outcomes[0].encoding
             found["trials"] += 1
             found["repairs"] += encoding == "sketch and repair"
+            found["one_phase"] += trial.options.phases == 1
+            found["one_phase_repairs"] += trial.options.phases == 1 and encoding == "sketch and repair"
             found["adversarial"] += trial.is_adversarial
             found["inexact"] += any(inexact(values, wanted) for values in got.values)
             encodings[encoding] += 1

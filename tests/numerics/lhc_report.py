@@ -15,7 +15,8 @@ from .lhc import Progress
 Data = dict[str, Any]
 BOUNDS = {"lhc_trials": 2000, "lhc_repairs": 200, "lhc_inexact": 0}
 """At least so many; but inexact, at most."""
-ADVERSARIAL = 50
+ADVERSARIAL, ONE_PHASE = 50, 500
+"""Trials, at least."""
 
 
 def measured(progress: Progress) -> Data:
@@ -24,6 +25,7 @@ def measured(progress: Progress) -> Data:
     return {
         "keys": {f"lhc_{key}": exactness[key] for key in ("trials", "repairs", "inexact")},
         "exactness": exactness,
+        "margins": lhc.margins(progress),
         "recovery": lhc.recovery(lhc.SIZES, 10, progress),
         "loads": list(lhc.LOADS),
         "curves": lhc.curves(progress),
@@ -43,6 +45,8 @@ def missed(data: Data) -> list[str]:
         said.append(f"lhc_inexact is {keys['lhc_inexact']}: that many sums were not the dense ones")
     if data["exactness"]["adversarial"] < ADVERSARIAL:
         said.append(f"lhc has had {data['exactness']['adversarial']} adversarial trials, below {ADVERSARIAL}")
+    if data["exactness"]["one_phase"] < ONE_PHASE:
+        said.append(f"lhc has had {data['exactness']['one_phase']} trials in one phase, below {ONE_PHASE}")
     return said
 
 

@@ -133,7 +133,10 @@ def test_headers_are_of_frames():
     assert sparse_models.on_the_wire(100, 3) == 100 + 3 * 82
 
 
-LHC = {"keys": {"lhc_trials": 2000, "lhc_repairs": 200, "lhc_inexact": 0}, "exactness": {"adversarial": 50}}
+LHC = {
+    "keys": {"lhc_trials": 2000, "lhc_repairs": 200, "lhc_inexact": 0},
+    "exactness": {"adversarial": 50, "one_phase": 500},
+}
 
 
 @pytest.mark.parametrize(("key", "value"), [("lhc_trials", 1999), ("lhc_repairs", 199), ("lhc_inexact", 1)])
@@ -145,7 +148,8 @@ def test_a_missed_bound_of_lhc_fails(key, value, tmp_path, capsys):
     code, summary = summary_of(MEASURED | {"lossless": {"keys": keys, "missed": said}}, tmp_path)
     assert code == 1 and said[0] in capsys.readouterr().out
     assert summary[key] == value
-    assert len(lhc_report.missed(LHC | {"exactness": {"adversarial": 49}})) == 1
+    for few in ({"adversarial": 49}, {"one_phase": 499}):
+        assert len(lhc_report.missed(LHC | {"exactness": LHC["exactness"] | few})) == 1
 
 
 def test_recovery_has_a_threshold():

@@ -164,13 +164,15 @@ def test_sparse_in_one_phase_through_the_core(make_rack, options, density):
 
 
 @pytest.mark.parametrize(
-    "options", [codecs.Lhc(), codecs.Lhc(permille=700), codecs.Lhc(expected=0.05)], ids=str
+    "options",
+    [codecs.Lhc(), codecs.Lhc(permille=700), codecs.Lhc(phases=1), codecs.Lhc(permille=700, phases=1)],
+    ids=str,
 )
 def test_lhc_through_the_core_is_fixed32(make_rack, options):
-    """Index and sketch, with what does not peel behind the sketch or, where sizes are fixed, in a third round."""
+    """Index and sketch, with what does not peel behind the sketch; in one phase from the second step on, the index
+    right before the sketch, and what does not peel in a third round.
+    """
     ranks = [options.build(rank, 3, seed=7) for rank in range(3)]
-    chosen = [np.random.default_rng(rank).random(ELEMS) < 0.05 for rank in range(3)]
-    grads = [np.where(own, x, 0).astype(np.float32) for own, x in zip(chosen, gradients(3), strict=True)]
     rack = make_rack(world=3, packets=ELEMS * 4 // 256 + 1, ops=[wire.OPS[op] for op in ranks[0].ops])
     done = []
 
@@ -178,9 +180,14 @@ def test_lhc_through_the_core_is_fixed32(make_rack, options):
         done.append(op)
         return through(rack, len(done) - 1, 1 + ranks[0].ops.index(op), op, encoded)
 
-    reduced = lockstep.reduce_chunk(ranks, grads, combined_by=combined)
-    repaired = options != codecs.Lhc()
-    assert done == ["or_u32", "sum_i32", *(["sum_i32"] if options.expected else [])]
-    assert {one.encoding for one in reduced.outcomes} == {"sketch and repair" if repaired else "sketch"}
-    dense = lockstep.reduce_chunk([codecs.Fixed32(3)] * 3, grads)
-    assert all(got.tobytes() == dense.values[0].tobytes() for got in reduced.values)
+    for step in range(3):
+        chosen = [np.random.default_rng((rank, step)).random(ELEMS) < 0.05 for rank in range(3)]
+        grads = [np.where(own, x, 0).astype(np.float32) for own, x in zip(chosen, gradients(3), strict=True)]
+        before = len(done)
+        reduced = lockstep.reduce_chunk(ranks, grads, combined_by=combined, sequence=step)
+        repaired = options.permille == 700
+        third = repaired and options.phases == 1 and step > 0
+        assert done[before:] == ["or_u32", "sum_i32", *(["sum_i32"] if third else [])]
+        assert {one.encoding for one in reduced.outcomes} == {"sketch and repair" if repaired else "sketch"}
+        dense = lockstep.reduce_chunk([codecs.Fixed32(3)] * 3, grads)
+        assert all(got.tobytes() == dense.values[0].tobytes() for got in reduced.values)

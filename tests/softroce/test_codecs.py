@@ -92,6 +92,7 @@ CASES = {
     "sparse-one-phase": Case(2, codecs.Sparse(phases=1), scattered, ("f32",)),
     "topk-one-phase": Case(2, codecs.TopK(share=1 / 50, values="fixed32", phases=1), drawn),
     "lhc": Case(2, codecs.Lhc(), scattered, ("fixed32",)),
+    "lhc-one-phase": Case(2, codecs.Lhc(phases=1), scattered, ("fixed32",)),
 }
 
 
@@ -103,11 +104,16 @@ def by_arithmetic(case: Case) -> list[list[bytes]]:
     rack = Rack(world_size, (WINDOW, SLOT), (2, 4096), tables=tables)
     lines = [rack.lines(rank) for rank in range(world_size)]
     feedbacks = [case.feedbacks() for _ in lines]
+    built: list[dict[str | None, codecs.Codec]] = [{} for _ in lines]
     results: list[list[bytes]] = [[] for _ in lines]
     for sequence, (step, name, other) in enumerate(case.calls()):
         tensors = [case.gradients(rank, step)[name] for rank in range(world_size)]
         for rank, (data, small) in enumerate(lines):
-            codec = codecs.for_array(tensors[rank].dtype, other or options, rank, world_size, SEED)
+            if other not in built[rank]:  # one each for the whole job, as a session keeps them
+                built[rank][other] = codecs.for_array(
+                    tensors[rank].dtype, other or options, rank, world_size, SEED
+                )
+            codec = built[rank][other]
             feedback = None if other else feedbacks[rank].get(name)
             done = Collective(tensors[rank], codec, sequence, lambda: None, feedback)
             for line, stream in done.streams([data], small):
@@ -168,3 +174,23 @@ def test_ranks_with_other_codecs_are_refused_by_both(appliance: Appliance, job: 
         for by_table, by_switch in ranks.results(timeout_s=120):
             assert "'thc g 20 p 0.01'" in by_table or "table" in by_table, by_table
             assert "'thc'" in by_switch and "'thc rounding independent'" in by_switch, by_switch
+
+
+def test_ranks_that_call_with_other_codecs_hear_of_both(appliance: Appliance, job: str) -> None:
+    """One waits for scales on the small pool, the other for an index on a data pool."""
+    chosen = [codecs.Sparse(), codecs.Sparse("fixed32")]
+
+    def body(rank: int) -> str:
+        with pytest.raises(pascaline.EpochEnded) as raised, pascaline.Session(job=job) as session:
+            session.all_reduce(np.ones(5000, np.float32), codec=chosen[0])
+            session.all_reduce(np.ones(5000, np.float32), codec=chosen[rank])
+        return str(raised.value)
+
+    with Ranks(2, body, appliance.address) as ranks:
+        here, there = ranks.results(timeout_s=120)
+    assert (
+        "here all_reduce 1 goes by codec 'sparse', and elsewhere by 'sparse values fixed32': a call" in here
+    )
+    assert (
+        "here all_reduce 1 goes by codec 'sparse values fixed32', and elsewhere by 'sparse': a call" in there
+    )

@@ -30,6 +30,10 @@ class Place(NamedTuple):
     """Of the collective, from 0."""
     elems: int
     """Of the whole tensor."""
+    name: str = ""
+    """Of the tensor, where its user has given it one."""
+    codec: int = 0
+    """CRC of the codec's words, where it is not the session's own: ranks that have chosen others must not meet."""
 
 
 class Carry(NamedTuple):
@@ -117,6 +121,8 @@ class Codec(ABC):
     """A sentence, once it has turned out that another codec would be better."""
     one_scale: bool = False
     """Whether a whole tensor has one scale, made of its norms by `fold`, instead of each chunk's own."""
+    leads: bool = False
+    """Whether a message of `lead` travels right before the first of a chunk's rounds, which does not wait for it."""
 
     @abstractmethod
     def chunk_elems(self, slot_bytes: int) -> int:
@@ -127,9 +133,22 @@ class Codec(ABC):
         """Reduce one chunk: at the end `values` is the sum over the ranks.
 
         Rule 8: how many rounds there are, their ops and their lengths (of a stream: its elements) come from what all
-        ranks know: `elems`, scales, and earlier results of this chunk. `values` is written no sooner than the last
-        result has come.
+        ranks know: `elems`, scales, and earlier results of this chunk or, once it is `ready`, of this tensor. `values`
+        is written no sooner than the last result has come.
         """
+
+    def opens(self, place: Place, chunks: int) -> None:  # noqa: B027  # most have nothing to remember
+        """A tensor's reduction takes its place in the order of the calls, which is the same on all ranks."""
+
+    def ready(self, _place: Place) -> bool:
+        """Whether a chunk may begin. Rule 8: where its lengths come from an earlier reduction's results, it waits until
+        they are here, as it waits for its scales: what is not here yet may be on another rank.
+        """
+        return True
+
+    def lead(self, place: Place, values: Array, carry: Carry, scales: Floats) -> Rounds:
+        """Of a codec that `leads`: one round or none, whose result comes before those of `rounds`."""
+        raise NotImplementedError(f"{self.name} has nothing that leads")
 
     def scale_count(self, _elems: int) -> int:
         """Scales of a chunk of `elems`; 0: this codec needs none."""

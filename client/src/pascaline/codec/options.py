@@ -132,6 +132,10 @@ class Threshold:
 def _check_travel(name: str, values: str, phases: int) -> None:
     if values not in ("f32", "fixed32"):
         raise ConfigurationError(f"{name}'s values travel as 'f32' or 'fixed32', not {values!r}")
+    _check_phases(name, phases)
+
+
+def _check_phases(name: str, phases: int) -> None:
     if phases not in (1, 2):
         raise ConfigurationError(f"{name} takes 1 or 2 phases, not {phases!r}")
 
@@ -201,24 +205,21 @@ class Thc:
 class Lhc:
     """lhc (docs/lhc.md): `permille` buckets for 1000 elements that are not 0 on some rank.
 
-    With `expected`, the share of such elements, sketches are sized for that and do not wait for the index; what does
-    not fit travels in a further message.
+    `phases=1`: a sketch does not wait for its index but is made for as many elements as the tensor's last reductions
+    tell; what does not fit travels in a further message.
     """
 
     permille: int = PERMILLE
-    expected: float | None = None
+    phases: Phases = 2
     name: str = field(default="lhc", init=False)
     error_feedback: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        if self.expected is not None and not 0 < self.expected <= 1:
-            raise ConfigurationError(
-                f"lhc expects a share of elements above 0 and up to 1, not {self.expected}"
-            )
+        _check_phases(self.name, self.phases)
 
     def build(self, rank: int, world_size: int, seed: int) -> Codec:
         """Alike on every rank."""
-        return LhcCodec(world_size, LhcParams(seed, self.permille), self.expected)
+        return LhcCodec(world_size, LhcParams(seed, self.permille), self.phases)
 
 
 _BY_NAME: dict[str, Callable[[], Options]] = {
@@ -238,6 +239,10 @@ def resolve(codec: str | Options) -> Options:
     """The options that a name stands for. Raises ConfigurationError with the list of names."""
     if isinstance(codec, str) and codec in _BY_NAME:
         return _BY_NAME[codec]()
+    if codec == "threshold":
+        raise ConfigurationError(
+            "codec 'threshold' needs a number, the smallest |x| that it sends: pass pascaline.codec.Threshold(x)"
+        )
     if isinstance(codec, str) or not isinstance(codec, Options):
         raise ConfigurationError(
             f"there is no codec {codec!r}: choose one of {', '.join(NAMES)}, or pass options such as "

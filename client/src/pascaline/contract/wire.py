@@ -58,12 +58,13 @@ if VERSION != SPOKEN_VERSION:
 _imm_fields = struct.Struct("<4I")
 
 
-def immediate(sequence: int, chunk: int, op: int, length_bytes: int) -> int:
+def immediate(sequence: int, chunk: int, op: int, length_bytes: int, codec: int = 0) -> int:
     """What a message says about itself; all ranks' immediates of a round must agree before its result is complete.
 
-    `length_bytes` of an op with sub-blocks: 4 times the number of elements, since lengths differ by rank.
+    `length_bytes` of an op with sub-blocks: 4 times the number of elements, since lengths differ by rank. `codec`: 0,
+    or the CRC of the words of one that is not the session's own.
     """
-    return zlib.crc32(_imm_fields.pack(sequence & 0xFFFFFFFF, chunk, op, length_bytes))
+    return zlib.crc32(_imm_fields.pack(sequence & 0xFFFFFFFF, chunk, op, length_bytes), codec)
 
 
 def sub_block_elems_max(chunk_bytes: int) -> int:

@@ -34,6 +34,8 @@ from pascaline.reduce.scales import Scales
 from pascaline.reduce.stream import Stream
 
 _ROUND_MASK = (1 << 32) - 1
+_NOTE = (1 << 24) - 1
+"""In the place of a chunk's number: no slot is so small that a tensor has so many."""
 _NO_SCALES = np.empty(0, np.float32)
 Step = Generator[Message | None, Result | None, None]
 """A chunk on its way: it yields a message that waits for its result, then None until the turn of its next message."""
@@ -55,6 +57,23 @@ def reduce_chunk(chunk: Chunk, line: Line) -> Step:
             yield None  # rule 8: until its turn, which is the same on all ranks
 
 
+class Other(NamedTuple):
+    """A codec that is not the session's own, which alone was compared at the join.
+
+    Its collectives begin with notes: messages of one zero, also where the session's own codec would have sent its first
+    message. So ranks that have chosen differently meet there, whatever either waits for next, and are told.
+    """
+
+    crc: int
+    """Of its words."""
+    on_small: bool
+    """Whether the session's own codec has scales, which go first."""
+
+    def note(self, sequence: int) -> int:
+        """The immediate of its note."""
+        return wire.immediate(sequence, _NOTE, wire.OPS[MAX_F32.op], plan.SCALE_BYTES, self.crc)
+
+
 class Collective:
     """One all_reduce of `values` (flat, in place): the scales on the small pool if its codec needs them, then the
     data.
@@ -68,9 +87,11 @@ class Collective:
         done: Callable[[], None],
         feedback: ErrorFeedback | None = None,
         measure: Measure | None = None,
+        name: str = "",
+        other: Other | None = None,
     ) -> None:
         self._values, self._codec, self._sequence, self._done = values, codec, sequence, done
-        self._feedback, self._measure = feedback, measure
+        self._feedback, self._measure, self._name, self._other = feedback, measure, name, other
         self._parts: list[plan.Chunk] = []
         self._unfinished = 0
         """Lanes whose share of the data is not all summed."""
@@ -81,8 +102,10 @@ class Collective:
         `data` are the lines over the data pools, of one size, in the order of the offer.
         """
         self._parts = list(plan.chunks(self._values.size, self._codec.chunk_elems(data[0].pool.chunk_bytes)))
+        self._codec.opens(self._place(0), len(self._parts))
+        note = self._notes(data, small)
         if not self._codec.scale_count(self._values.size):
-            return self._over_lanes(data, None)
+            return [*note, *self._over_lanes(data, None)]
         scales = Scales(self._codec, [part.end - part.begin for part in self._parts])
         messages = Stream(
             self._norms(scales, small.pool.chunk_bytes // plan.SCALE_BYTES),
@@ -90,7 +113,22 @@ class Collective:
             small.pool.window,
             scales.came,
         )
-        return [(small, messages), *self._over_lanes(data, scales)]
+        return [*note, (small, messages), *self._over_lanes(data, scales)]
+
+    def _notes(self, data: Sequence[Line], small: Line) -> list[tuple[Line, Stream]]:
+        """Of a codec that is not the session's own: before the first chunk, and on the small pool if the session's own
+        begins there or this one does. Nobody waits for them.
+        """
+        if self._other is None:
+            return []
+        lines = [data[self._sequence % len(data)]]
+        if self._other.on_small or self._codec.scale_count(self._values.size):
+            lines.append(small)
+        return [(line, Stream(iter([self._note()]), _nothing, line.pool.window)) for line in lines]
+
+    def _note(self) -> Chunk:
+        place = self._place(_NOTE)
+        return Chunk(np.zeros(1, np.float32), MAX_F32, place, _NO_SCALES, NOTHING, None, is_data=False)
 
     def _over_lanes(self, data: Sequence[Line], scales: Scales | None) -> list[tuple[Line, Stream]]:
         """Each lane's share of the chunks."""
@@ -103,16 +141,16 @@ class Collective:
         return [(line, self._share(line, share, scales)) for line, share in busy]
 
     def _share(self, line: Line, numbers: Sequence[int], scales: Scales | None) -> Stream:
-        """The chunks of these numbers, each as soon as its scales have come."""
-        chunks = self._data(scales, numbers)
-        if scales is None:
-            return Stream(chunks, self._finish, line.pool.window)
-        return Stream(
-            chunks,
-            self._finish,
-            line.pool.window,
-            ready=lambda place: place >= len(numbers) or scales.there(numbers[place]),
-        )
+        """The chunks of these numbers, each as soon as its scales have come and its codec is ready."""
+        parts = 2 if self._codec.leads else 1
+
+        def ready(place: int) -> bool:
+            if place >= parts * len(numbers):
+                return True
+            number = numbers[place // parts]
+            return (scales is None or scales.there(number)) and self._codec.ready(self._place(number))
+
+        return Stream(self._data(scales, numbers), self._finish, line.pool.window, ready=ready, parts=parts)
 
     def _norms(self, scales: Scales, small_elems: int) -> Iterator[Chunk]:
         """The scales, message by message; norms are computed no sooner than a message needs them."""
@@ -121,23 +159,35 @@ class Collective:
                 part = self._parts[scales.computed]
                 scales.compute(self._values[part.begin : part.end], self._carry(part))
             values = scales.values[message.begin : message.end]
-            yield self._chunk(message.number, values, MAX_F32, _NO_SCALES, NOTHING, False)
+            yield self._chunk(message.number, values, MAX_F32, _NO_SCALES, NOTHING, is_data=False)
 
     def _data(self, scales: Scales | None, numbers: Sequence[int]) -> Iterator[Chunk]:
         for number in numbers:
             part = self._parts[number]
             values = self._values[part.begin : part.end]
             of_chunk = _NO_SCALES if scales is None else scales.of(part.number)
-            yield self._chunk(part.number, values, self._codec, of_chunk, self._carry(part), True)
+            if self._codec.leads:
+                yield self._chunk(part.number, values, self._codec, of_chunk, NOTHING, is_lead=True)
+            yield self._chunk(part.number, values, self._codec, of_chunk, self._carry(part))
 
     def _carry(self, part: plan.Chunk) -> Carry:
         return self._feedback.carry(part.begin, part.end) if self._feedback else NOTHING
 
+    def _place(self, number: int) -> Place:
+        crc = self._other.crc if self._other else 0
+        return Place(self._sequence, number, self._values.size, self._name, crc)
+
     def _chunk(
-        self, number: int, values: Array, codec: Codec, scales: Floats, carry: Carry, is_data: bool
+        self,
+        number: int,
+        values: Array,
+        codec: Codec,
+        scales: Floats,
+        carry: Carry,
+        is_data: bool = True,
+        is_lead: bool = False,
     ) -> Chunk:
-        place = Place(self._sequence, number, self._values.size)
-        return Chunk(values, codec, place, scales, carry, self._measure, is_data)
+        return Chunk(values, codec, self._place(number), scales, carry, self._measure, is_data, is_lead)
 
     def _finish(self) -> None:
         """One lane's share is done."""

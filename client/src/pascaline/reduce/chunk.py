@@ -59,6 +59,7 @@ class Chunk:
         carry: Carry,
         measure: Measure | None,
         is_data: bool = True,
+        is_lead: bool = False,
     ) -> None:
         self.values = values
         self.flying = self.ended = False
@@ -66,7 +67,8 @@ class Chunk:
         self.more = False
         """Whether a message may follow the one that is or was on the wire."""
         self._codec, self._place, self._scales, self._carry = codec, place, scales, carry
-        self._measure, self._is_data = measure, is_data
+        self._measure, self._is_data = measure, is_data and not is_lead
+        self._begin = codec.lead if is_lead else codec.rounds
         self._look = False
         self._energy: float | None = None
         """Sum of x^2, from the first encoding to the last."""
@@ -79,7 +81,7 @@ class Chunk:
             self._look = self._measure.begins(self.values.size) and self._codec.lossy
             if self._look:
                 self._carry = self._measure.carry(self.values, self._carry)
-        self._rounds = self._codec.rounds(self._place, self.values, self._carry, self._scales)
+        self._rounds = self._begin(self._place, self.values, self._carry, self._scales)
         return self._next(None)
 
     def go_on(self, combined: Bytes) -> Round | None:
@@ -110,7 +112,7 @@ class Chunk:
         self._round += 1
         is_stream = round_.op in wire.SUB_BLOCK_ELEMS
         in_common = 4 * round_.stream_elems if is_stream else round_.length_bytes
-        immediate = wire.immediate(self._place.sequence, number, op, in_common)
+        immediate = wire.immediate(self._place.sequence, number, op, in_common, self._place.codec)
         return Message(op, immediate, round_.length_bytes, round_.result_bytes, is_stream)
 
     def encode(self, round_: Round, encoded: Bytes) -> None:

@@ -31,6 +31,9 @@ class Stream:
     Turn t: first the next messages of chunks whose last one travelled at turn t - A, older chunks first, then the first
     message of chunk t. So what a chunk waits for travels behind other chunks' messages, and a whole window of those is
     between: A = W // 2 + 1 leaves 2 (A - 1) >= W - 1 of them. A chunk of one round is never waited for.
+
+    Where chunks come in two parts, the first of which is one message that leads (`parts`), turns are shorter and A is
+    twice that.
     """
 
     def __init__(
@@ -40,9 +43,10 @@ class Stream:
         window: int,
         drained: Callable[[Chunk], None] = _not_told,
         ready: Callable[[int], bool] = _always,
+        parts: int = 1,
     ) -> None:
         self._chunks, self._done, self._told, self._ready = chunks, done, drained, ready
-        self._ahead = window // 2 + 1
+        self._ahead = parts * (window // 2 + 1)
         self._begun = self._undrained = 0
         self._due: deque[Due] = deque()
         self._all_begun = False

@@ -19,10 +19,11 @@ import numpy as np
 
 from pascaline import codec as codecs
 from pascaline.errors import ConfigurationError, PascalineError, SessionClosed, Timeout, again
-from pascaline.reduce import Line, op_windows
+from pascaline.reduce import Line, Other, op_windows
 from pascaline.session import fork
 from pascaline.session.appliance import ApplianceMembership
 from pascaline.session.arrays import flat_view
+from pascaline.session.disagreement import INT32, crc_of
 from pascaline.session.emulated import EmulatedMembership
 from pascaline.session.identity import resolve
 from pascaline.session.membership import PLAN_MAX_CHARS, Membership, Wishes
@@ -95,6 +96,7 @@ class Session:
         self.rank, self.world_size, self.job = self._member.rank, self._member.world_size, self._member.job
         self._seed = random_seed
         self._codecs: dict[tuple[codecs.Options, str], codecs.Codec] = {}
+        self._words: dict[codecs.Options, str] = {}
         self._measures: dict[str, codecs.Measure] = {}
         self._advised: set[str] = set()
         self._join(plan, (chunk_bytes, window, lanes), join_timeout_s, timeout_s)
@@ -119,6 +121,7 @@ class Session:
         timeout_s: float | None,
     ) -> None:
         own = codecs.for_array(_F32, self.codec, self.rank, self.world_size, self._seed)
+        self._own_has_scales = own.scale_count(1) > 0
         self._ops = (*OPS, *(op for op in own.ops if op not in OPS))
         self._tables = dict.fromkeys(own.ops, own.table) if own.table else {}
         if sizes[0]:
@@ -176,6 +179,7 @@ class Session:
         async_op: Literal[False] = False,
         codec: str | codecs.Options | None = None,
         error_feedback: codecs.ErrorFeedback | None = None,
+        name: str = "",
     ) -> None: ...
     @overload
     def all_reduce(
@@ -184,6 +188,7 @@ class Session:
         async_op: Literal[True],
         codec: str | codecs.Options | None = None,
         error_feedback: codecs.ErrorFeedback | None = None,
+        name: str = "",
     ) -> Work: ...
 
     def all_reduce(
@@ -192,13 +197,16 @@ class Session:
         async_op: bool = False,
         codec: str | codecs.Options | None = None,
         error_feedback: codecs.ErrorFeedback | None = None,
+        name: str = "",
     ) -> Work | None:
         """Sum `tensor` over all ranks, in place, as torch.distributed.all_reduce does; every rank calls in
         the same order.
 
         tensor: contiguous float32 or int32 on the CPU, of any shape, a torch.Tensor or a numpy.ndarray. int32
-        is summed modulo 2^32, float32 by `codec` (the session's by default; one whose op was not joined with is
-        refused). `error_feedback` is what a lossy codec carries from one reduction of this tensor to the next.
+        is summed modulo 2^32, float32 by `codec` (the session's by default, and the same on all ranks; one whose op was
+        not joined with is refused). `error_feedback` is what a lossy codec carries from one reduction of this tensor to
+        the next. `name`, alike on all ranks, tells the tensor from others of its size where a codec learns from earlier
+        reductions of it.
         With async_op the sum goes on in the background: the tensor belongs to the session until the returned Work is
         complete. Raises UnsupportedTensor, ConfigurationError, or the error that ended the session (EpochEnded,
         Timeout, SessionClosed).
@@ -207,16 +215,18 @@ class Session:
         if not async_op:
             refuse_in_progress_thread()
         values = flat_view(tensor)
-        chosen = self._codec_for(values, self.codec if codec is None else codecs.resolve(codec))
+        options = self.codec if codec is None else codecs.resolve(codec)
+        chosen = self._codec_for(values, options)
         _check_feedback(error_feedback, chosen, values.size)
         if chosen.advice and chosen.name not in self._advised:  # here, where a warning meets its reader
             self._advised.add(chosen.name)
             warnings.warn(chosen.advice, stacklevel=2)
         measure = self._measures.setdefault(chosen.name, codecs.Measure())
+        words, other = self._said(values, options)
         with self._lock:
-            work = Work(tensor, self._sequence)
+            work = Work(tensor, self._sequence, words)
             if values.size:
-                self._progress.submit(values, chosen, work, error_feedback, measure)
+                self._progress.submit(values, chosen, work, error_feedback, measure, name, other)
             else:
                 work.complete()
             self._sequence += 1
@@ -241,6 +251,20 @@ class Session:
             _check_slots(codec, self._data_slot_bytes)
             self._codecs[key] = codec
         return self._codecs[key]
+
+    def _said(self, values: codecs.Array, options: codecs.Options) -> tuple[str, Other | None]:
+        """A call's codec in words, and what tells it from the session's own, if it is another."""
+        if (
+            values.dtype != _F32
+        ):  # whose op is its own: it meets other data at the first message, if that is data
+            return INT32, Other(crc_of(INT32), True) if self._own_has_scales else None
+        words, own = self._words_of(options), self._words_of(self.codec)
+        return words, None if words == own else Other(crc_of(words), self._own_has_scales)
+
+    def _words_of(self, options: codecs.Options) -> str:
+        if options not in self._words:
+            self._words[options] = codecs.describe(options, self._seed)
+        return self._words[options]
 
     def stats(self) -> dict[str, Any]:
         """What has happened since the join: payload bytes and rounds of all pools, per codec what it sent and how well,

@@ -21,7 +21,8 @@ import numpy as np
 from pascaline.codec import Codec, ErrorFeedback, Measure
 from pascaline.errors import PascalineError, SessionClosed, Timeout, again
 from pascaline.link import Link, LinkFault
-from pascaline.reduce import Collective, Line
+from pascaline.reduce import Collective, Line, Other
+from pascaline.session.disagreement import explained
 from pascaline.session.epochs import Halted
 from pascaline.session.membership import Life
 from pascaline.session.work import ProgressThread, Work
@@ -78,6 +79,8 @@ class Progress:
         work: Work,
         feedback: ErrorFeedback | None = None,
         measure: Measure | None = None,
+        name: str = "",
+        other: Other | None = None,
     ) -> None:
         """Take the last place in the order of calls. Raises the error that ended the session."""
         with self._lock:
@@ -87,7 +90,7 @@ class Progress:
                 raise SessionClosed("this session is leaving: call all_reduce before leave")
             self._idle.clear()
             done = partial(self._complete, work)
-            collective = Collective(values, codec, work.sequence, done, feedback, measure)
+            collective = Collective(values, codec, work.sequence, done, feedback, measure, name, other)
             self._inbox.append((collective, work))
             os.eventfd_write(self.wake_fd, 1)
 
@@ -131,7 +134,7 @@ class Progress:
         poller.register(self._link.completion_fd, select.POLLIN)
         poller.register(self.wake_fd, select.POLLIN)
         with np.errstate(all="ignore"):  # an overflow to Inf is a result, not an accident
-            error = self._turns(poller)
+            error = explained(self._turns(poller), list(self._works))
             self._finish(error)
 
     def _turns(self, poller: select.poll) -> PascalineError:

@@ -27,6 +27,8 @@ class Part:
     staging: torch.Tensor | None
     """(elements,) float32; None: the part is the whole bucket, where it is."""
     feedback: ErrorFeedback | None
+    name: str = ""
+    """Of its parameters, alike on all ranks."""
 
     def gather(self, buffer: torch.Tensor) -> torch.Tensor:
         """The flat float32 tensor that is to be reduced in place; of a sparse gradient, which DDP gives a bucket of its

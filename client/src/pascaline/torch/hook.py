@@ -28,7 +28,7 @@ def pascaline_hook(
         if part.feedback:
             part.feedback.loss_scale = loss_scale
         flat = part.gather(buffer)
-        works.append(state.session.all_reduce(flat, True, part.codec, part.feedback))
+        works.append(state.session.all_reduce(flat, True, part.codec, part.feedback, part.name))
 
     def mean(summed: torch.futures.Future[list[torch.futures.Future[torch.Tensor]]]) -> torch.Tensor:
         # Read inside `then`: an exception set on the raw future reaches the user mangled.

@@ -116,7 +116,7 @@ class PascalineState:
             feedback = None
             if chosen is compressed and self._feeds_back:
                 feedback = self._residuals.of([n for n, _ in own], [s for _, s in own])
-            parts.append(Part(codec, slices, staging, feedback))
+            parts.append(Part(codec, slices, staging, feedback, " ".join(n for n, _ in own)))
         return parts
 
     def launched(self, works: list[Work], divided: torch.futures.Future[torch.Tensor], is_last: bool) -> None:

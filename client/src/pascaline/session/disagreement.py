@@ -1,0 +1,65 @@
+"""Ranks that call alike with different codecs: which, as far as this rank can tell. Pure text.
+
+A join compares the session's own codec; that of a single call, only the immediates of its messages can tell, which are
+CRCs (reduce.Other). What another rank's may be made of is tried: the codecs that have a name, and their switches.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+
+from pascaline import codec as codecs
+from pascaline.errors import EpochEnded, PascalineError
+from pascaline.reduce import Other
+from pascaline.session.work import Work
+
+INT32 = "none: int32 is summed as it is"
+_FAULTS = ("op_mismatch", "length_mismatch", "imm_mismatch", "elements_mismatch")
+
+
+def crc_of(words: str) -> int:
+    """What stands for a codec in immediates."""
+    return zlib.crc32(words.encode())
+
+
+def explained(error: PascalineError, works: Sequence[Work]) -> PascalineError:
+    """With the codec of the reduction that went wrong, the oldest of those that are pending or that whose note it was,
+    and with the other rank's if it can be told.
+    """
+    if not isinstance(error, EpochEnded) or error.fault not in _FAULTS or not works:
+        return error
+    seen = {int(digits, 16) for digits in re.findall(r"0x([0-9a-f]+)", str(error))}
+    work = next((one for one in works if _note(one.sequence, one.codec) in seen), works[0])
+    others = [
+        words for words in _likely(works) if words != work.codec and _note(work.sequence, words) in seen
+    ]
+    there = f", and elsewhere by {others[0]!r}" if others else ""
+    return EpochEnded(
+        f"{error}; here all_reduce {work.sequence} goes by codec {work.codec!r}{there}: a call's codec must be the "
+        "same on every rank, too",
+        error.fault,
+        error.rank,
+    )
+
+
+def _note(sequence: int, words: str) -> int:
+    return Other(crc_of(words), False).note(sequence)
+
+
+def _likely(works: Sequence[Work]) -> Iterator[str]:
+    """In words, without a seed and with those that are seen here."""
+    plain = [codecs.resolve(name) for name in codecs.NAMES]
+    values, phases = ("f32", "fixed32"), (1, 2)
+    switched: list[codecs.Options] = [
+        *itertools.starmap(codecs.Sparse, itertools.product(values, phases)),
+        *(codecs.TopK(values=v, phases=p) for v, p in itertools.product(values, phases)),  # type: ignore[arg-type]
+        codecs.Lhc(phases=1),
+    ]
+    seeds = {int(found[1]) for work in works if (found := re.search(r" seed (\d+)", work.codec))}
+    for options, seed in itertools.product([*plain, *switched], [0, *seeds]):
+        yield codecs.describe(options, seed)
+    yield INT32
+    yield from (work.codec for work in works)
