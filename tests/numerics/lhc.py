@@ -15,11 +15,7 @@ import numpy as np
 
 from pascaline import codec as codecs
 from pascaline.codec.lhc import Hash, Params, blocks, buckets, kernels, paper, reference
-<<<<<<< HEAD
-=======
 from pascaline.codec.lhc.sizes import Expected
-from pascaline.codec.sparse import kernels as sparse_kernels
->>>>>>> onephase
 from pascaline.codec.sparse.reference import bitmap_of, count
 from tests.client.lhc_rack import KINDS, adversarial, dense, drawn, inexact
 from tests.client.lockstep import reduce_chunk
