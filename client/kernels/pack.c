@@ -39,24 +39,23 @@ uint64_t psc_sparse_mark(const float *x, uint64_t elems, uint32_t least, uint32_
     return count;
 }
 
-void psc_pack(const uint32_t *x, const uint32_t *own, const uint32_t *chosen, uint64_t elems, uint64_t count,
-              uint64_t room, uint32_t *packed)
+void psc_pack(const uint32_t *x, const uint32_t *chosen, uint64_t elems, uint64_t count, uint64_t room,
+              uint32_t *packed)
 {
     const uint64_t words = elems / WORD, rest = elems % WORD;
-    kernels()->pack(x, own, chosen, words, room, packed);
+    kernels()->pack(x, chosen, words, room, packed);
     if (rest) {
         uint32_t last[WORD] = {0};
         const uint64_t of_last = psc_sparse_count(chosen + words, 1);
         memcpy(last, x + words * WORD, rest * sizeof *last);
-        psc_pack_scalar.pack(last, own ? own + words : NULL, chosen + words, 1, of_last,
-                             packed + count - of_last);
+        psc_pack_scalar.pack(last, chosen + words, 1, of_last, packed + count - of_last);
     }
 }
 
-void psc_sparse_pack(const uint32_t *x, const uint32_t *own, const uint32_t *chosen, uint64_t elems,
-                     uint64_t count, uint32_t *packed)
+void psc_sparse_pack(const uint32_t *x, const uint32_t *chosen, uint64_t elems, uint64_t count,
+                     uint32_t *packed)
 {
-    psc_pack(x, own, chosen, elems, count, count, packed);
+    psc_pack(x, chosen, elems, count, count, packed);
 }
 
 void psc_unpack(const uint32_t *packed, uint64_t room, const uint32_t *chosen, uint64_t elems, bool stream,

@@ -10,8 +10,7 @@ struct psc_pack_kernels {
     uint64_t (*count)(const uint32_t *bitmap, uint64_t words);
     uint64_t (*mark)(const uint32_t *x, uint64_t words, uint32_t least, uint32_t *bitmap);
     /* room: words at `packed`. Those beyond what is packed may be written too. */
-    void (*pack)(const uint32_t *x, const uint32_t *own, const uint32_t *chosen, uint64_t words,
-                 uint64_t room, uint32_t *packed);
+    void (*pack)(const uint32_t *x, const uint32_t *chosen, uint64_t words, uint64_t room, uint32_t *packed);
     /* Returns the values that it has taken. room: words at `packed`. stream: `values` is on a 64-byte
      * boundary, and written past the cache; the caller fences. */
     uint64_t (*unpack)(const uint32_t *packed, uint64_t room, const uint32_t *chosen, uint64_t words,
@@ -20,8 +19,8 @@ struct psc_pack_kernels {
 };
 
 /* An array, or a part of one that begins with a whole vector. `room` as above, `count` values or more. */
-void psc_pack(const uint32_t *x, const uint32_t *own, const uint32_t *chosen, uint64_t elems, uint64_t count,
-              uint64_t room, uint32_t *packed);
+void psc_pack(const uint32_t *x, const uint32_t *chosen, uint64_t elems, uint64_t count, uint64_t room,
+              uint32_t *packed);
 void psc_unpack(const uint32_t *packed, uint64_t room, const uint32_t *chosen, uint64_t elems, bool stream,
                 uint32_t *values);
 /* Whether to `stream` all of an array, and what to call when all of it is written. */

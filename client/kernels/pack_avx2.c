@@ -72,19 +72,15 @@ static uint64_t mark(const uint32_t *x, uint64_t words, uint32_t least, uint32_t
     return count;
 }
 
-static void pack(const uint32_t *x, const uint32_t *own, const uint32_t *chosen, uint64_t words,
-                 uint64_t room, uint32_t *packed)
+static void pack(const uint32_t *x, const uint32_t *chosen, uint64_t words, uint64_t room, uint32_t *packed)
 {
     const uint32_t *end = packed + room;
     for (uint64_t w = 0; w < words; w++, x += WORD) {
-        uint32_t mine = own ? own[w] : ~0u;
         if (!chosen[w])
             continue;
         for (uint32_t i = 0; i < WORD; i += LANES) {
             uint32_t bits = chosen[w] >> i & 0xff, kept = (uint32_t)_mm_popcnt_u32(bits);
             __m256i values = _mm256_loadu_si256((const __m256i *)(x + i));
-            if (own)
-                values = _mm256_and_si256(values, lanes_of(mine >> i & 0xff));
             __m256i front = _mm256_permutevar8x32_epi32(values, row(to_front, bits));
             if (end - packed >= LANES)
                 _mm256_storeu_si256((__m256i *)packed, front);

@@ -46,27 +46,16 @@ static inline uint32_t *pack_half(__m512i x, uint32_t chosen, uint32_t *packed, 
     return packed + kept;
 }
 
-static inline void pack_words(const uint32_t *x, const uint32_t *own, const uint32_t *chosen, uint64_t words,
-                              const uint32_t *end, uint32_t *packed)
+static void pack(const uint32_t *x, const uint32_t *chosen, uint64_t words, uint64_t room, uint32_t *packed)
 {
+    const uint32_t *end = packed + room;
     for (uint64_t w = 0; w < words; w++, x += WORD) {
-        uint32_t bits = chosen[w], mine = own ? own[w] : ~0u;
+        uint32_t bits = chosen[w];
         if (!bits)
             continue;
-        __m512i low = _mm512_maskz_loadu_epi32((__mmask16)mine, x);
-        __m512i high = _mm512_maskz_loadu_epi32((__mmask16)(mine >> LANES), x + LANES);
-        packed = pack_half(low, bits & 0xffff, packed, end);
-        packed = pack_half(high, bits >> LANES, packed, end);
+        packed = pack_half(_mm512_loadu_si512(x), bits & 0xffff, packed, end);
+        packed = pack_half(_mm512_loadu_si512(x + LANES), bits >> LANES, packed, end);
     }
-}
-
-static void pack(const uint32_t *x, const uint32_t *own, const uint32_t *chosen, uint64_t words,
-                 uint64_t room, uint32_t *packed)
-{
-    if (own)
-        pack_words(x, own, chosen, words, packed + room, packed);
-    else
-        pack_words(x, NULL, chosen, words, packed + room, packed);
 }
 
 static inline void put(uint32_t *values, __m512i x, bool stream)

@@ -24,17 +24,12 @@ static uint64_t mark(const uint32_t *x, uint64_t words, uint32_t least, uint32_t
     return count;
 }
 
-static void pack(const uint32_t *x, const uint32_t *own, const uint32_t *chosen, uint64_t words,
-                 uint64_t room, uint32_t *packed)
+static void pack(const uint32_t *x, const uint32_t *chosen, uint64_t words, uint64_t room, uint32_t *packed)
 {
     (void)room;
-    for (uint64_t w = 0; w < words; w++, x += WORD) {
-        uint32_t mine = own ? own[w] : ~0u;
-        for (uint32_t left = chosen[w]; left; left &= left - 1) {
-            uint32_t i = (uint32_t)__builtin_ctz(left);
-            *packed++ = mine >> i & 1 ? x[i] : 0;
-        }
-    }
+    for (uint64_t w = 0; w < words; w++, x += WORD)
+        for (uint32_t left = chosen[w]; left; left &= left - 1)
+            *packed++ = x[__builtin_ctz(left)];
 }
 
 static uint64_t unpack(const uint32_t *packed, uint64_t room, const uint32_t *chosen, uint64_t words,

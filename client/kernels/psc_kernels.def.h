@@ -64,9 +64,9 @@ void psc_thc_decode_u16(const struct psc_thc_chunk *chunk, uint32_t contributors
 uint64_t psc_sparse_mark(const float *x, uint64_t elems, uint32_t least, uint32_t *bitmap);
 /* How many bits are set in `words` words. */
 uint64_t psc_sparse_count(const uint32_t *bitmap, uint64_t words);
-/* packed: the `count` elements that `chosen` has, in order; 0 for those that `own` (NULL: all) has not. */
-void psc_sparse_pack(const uint32_t *x, const uint32_t *own, const uint32_t *chosen, uint64_t elems,
-                     uint64_t count, uint32_t *packed);
+/* packed: the `count` elements that `chosen` has, in order. */
+void psc_sparse_pack(const uint32_t *x, const uint32_t *chosen, uint64_t elems, uint64_t count,
+                     uint32_t *packed);
 /* values: the elements that `chosen` has from `packed`, the others 0. `count` is of both. */
 void psc_sparse_unpack(const uint32_t *packed, uint64_t count, const uint32_t *chosen, uint64_t elems,
                        uint32_t *values);

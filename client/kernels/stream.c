@@ -76,7 +76,7 @@ void psc_sparse_stream_write(const uint32_t *x, const uint32_t *packed, const ui
         } else {
             const uint64_t room =
                 stream_words - (uint64_t)(values - stream); /* what is later is written later */
-            psc_pack(x + first, NULL, bitmap, block.elems, count, room, values);
+            psc_pack(x + first, bitmap, block.elems, count, room, values);
         }
         at = end_of(&block);
     }

@@ -53,7 +53,7 @@ class Bench:
         for number, (elements, words) in enumerate(self._chunks()):
             x, bitmap = self.x[elements], self.bitmap[words]
             count = self.counts[number] = kernels.mark(x, 1, bitmap)
-            kernels.pack(x, None, bitmap, self.packed[elements.start : elements.start + count])
+            kernels.pack(x, bitmap, self.packed[elements.start : elements.start + count])
 
     def unpack(self) -> None:
         """The dense tensor again."""

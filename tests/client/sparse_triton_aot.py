@@ -16,7 +16,7 @@ from triton.compiler import ASTSource
 from pascaline.codec.sparse.triton import kernels, launch
 
 TYPES = {"starts": "*i64", "least": "i32", "elems": "i64"}
-CONSTANTS = {"BLOCK": launch.BLOCK, "MASKED": True}
+CONSTANTS = {"BLOCK": launch.BLOCK}
 NAMES = ("mark", "count", "pack", "unpack")
 
 

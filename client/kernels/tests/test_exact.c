@@ -116,21 +116,23 @@ static void compare(const struct psc_thc_settings *s, uint64_t elems)
 static void run_sparse(uint64_t elems, uint32_t every, size_t offset, unsigned char *result)
 {
     uint64_t words = (elems + 31) / 32;
-    struct exact x = exact_of(4 * elems, offset), own = exact_of(4 * words, 4), all = exact_of(4 * words, 4);
+    struct exact x = exact_of(4 * elems, offset), large = exact_of(4 * words, 4),
+                 all = exact_of(4 * words, 4);
     uint32_t state = (uint32_t)elems * every;
     for (uint64_t i = 0; i < elems; i++) {
         float value = number(&state);
         ((float *)x.at)[i] = state >> 16 & 1 || i % every ? 0 : value;
     }
-    psc_sparse_mark(x.at, elems, 0x3f000000, own.at);
+    psc_sparse_mark(x.at, elems, 0x3f000000, large.at);
     uint64_t count = psc_sparse_mark(x.at, elems, 1, all.at);
     struct exact packed = exact_of(4 * count, 4), values = exact_of(4 * elems, offset);
-    psc_sparse_pack(x.at, own.at, all.at, elems, count, packed.at);
+    psc_sparse_pack(x.at, all.at, elems, count, packed.at);
     memcpy(result, packed.at, 4 * count);
     psc_sparse_unpack(packed.at, count, all.at, elems, values.at);
     memcpy(result + 4 * elems, values.at, 4 * elems);
     memcpy(result + 8 * elems, all.at, 4 * words);
-    struct exact *rooms[] = {&x, &own, &all, &packed, &values};
+    memcpy(result + 8 * elems + 4 * words, large.at, 4 * words);
+    struct exact *rooms[] = {&x, &large, &all, &packed, &values};
     for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++)
         free(rooms[i]->room);
 }

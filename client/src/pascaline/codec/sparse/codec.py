@@ -159,7 +159,7 @@ class SparseCodec(Codec):
         ):  # 31/32 of them are the union: no index would be repaid
             return whole, "dense" if of_groups == elems else "rows", index.nbytes
         words = np.empty(groups, np.uint32)
-        self._machine.pack(own, None, occupied, words)
+        self._machine.pack(own, occupied, words)
         combined = yield Round("or_u32", words.nbytes, words.nbytes, partial(_copy, words), more=True)
         union = np.empty(own.size, np.uint32)
         self._machine.unpack(combined.view("<u4").astype(np.uint32, copy=False), occupied, union)
@@ -181,7 +181,7 @@ class SparseCodec(Codec):
 
     def _encode(self, x: Floats, union: Words, scales: Floats, encoded: Bytes) -> None:
         packed = encoded.view("<u4")
-        self._machine.pack(x, None, union, packed)
+        self._machine.pack(x, union, packed)
         if self._fixed:
             self._fixed.encode(_NOWHERE, packed.view(np.float32).copy(), Carry(), scales, encoded)
 

@@ -45,13 +45,12 @@ def count(bitmap: Words) -> int:
     return counted
 
 
-def pack(x: NDArray[Any], own: Words | None, chosen: Words, packed: Words) -> None:
+def pack(x: NDArray[Any], chosen: Words, packed: Words) -> None:
     """As reference.pack."""
     words = x.view(np.uint32)
-    ffi, library = door.extension()
+    _, library = door.extension()
     library.psc_sparse_pack(
         array_of("x", words, np.uint32, x.size),
-        ffi.NULL if own is None else array_of("own", own, np.uint32, words_of(x.size)),
         array_of("chosen", chosen, np.uint32, words_of(x.size)),
         x.size,
         packed.size,

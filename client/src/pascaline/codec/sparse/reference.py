@@ -49,12 +49,9 @@ def mark(x: NDArray[Any], least: int, bitmap: Words) -> int:
     return int(bits.sum())
 
 
-def pack(x: NDArray[Any], own: Words | None, chosen: Words, packed: Words) -> None:
-    """Write to `packed`, u32 (bits of chosen,), x's 4-byte elements where `chosen` is 1; 0 where `own` is not."""
-    words = x.view(np.uint32)
-    if own is not None:
-        words = np.where(bits_of(own, x.size), words, np.uint32(0))
-    packed[:] = words[bits_of(chosen, x.size)]
+def pack(x: NDArray[Any], chosen: Words, packed: Words) -> None:
+    """Write to `packed`, u32 (bits of chosen,), x's 4-byte elements where `chosen` is 1."""
+    packed[:] = x.view(np.uint32)[bits_of(chosen, x.size)]
 
 
 def unpack(packed: Words, chosen: Words, values: NDArray[Any]) -> None:

@@ -49,7 +49,7 @@ def write(x: NDArray[Any] | None, packed: Words | None, bitmap: Words, elems: in
     if packed is None:
         assert x is not None
         packed = np.empty(int(counts.sum()), np.uint32)
-        reference.pack(x, None, bitmap, packed)
+        reference.pack(x, bitmap, packed)
     words = stream.view("<u4")
     words[0], at, taken = elems, 1, 0
     for block, (size, count) in enumerate(zip(_sizes(elems).tolist(), counts.tolist(), strict=True)):

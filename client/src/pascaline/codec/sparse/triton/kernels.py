@@ -26,15 +26,13 @@ def count(bitmap, counts, elems, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def pack(x, own, chosen, starts, packed, elems, MASKED: tl.constexpr, BLOCK: tl.constexpr):
-    """A block's chosen elements from `starts` on; 0 where `own` has none."""
+def pack(x, chosen, starts, packed, elems, BLOCK: tl.constexpr):
+    """A block's chosen elements from `starts` on."""
     block = tl.program_id(0).to(tl.int64)
     at = block * BLOCK + tl.arange(0, BLOCK)
     bits = _bits(chosen, at, elems)
     place = tl.load(starts + block) + tl.cumsum(bits, axis=0) - bits
     value = tl.load(x + at, mask=bits == 1, other=0)
-    if MASKED:
-        value = tl.where(_bits(own, at, elems) == 1, value, 0)
     tl.store(packed + place, value, mask=bits == 1)
 
 

@@ -21,22 +21,11 @@ def mark(x: Tensor, least: int, bitmap: Tensor) -> Tensor:
     return counts.sum()
 
 
-def pack(x: Tensor, own: Tensor | None, chosen: Tensor, packed: Tensor) -> None:
-    """Write to `packed`, i32 (bits of chosen,), x's 4-byte elements where `chosen`, i32 (words,), is 1; 0 where `own`
-    is not.
-    """
+def pack(x: Tensor, chosen: Tensor, packed: Tensor) -> None:
+    """Write to `packed`, i32 (bits of chosen,), x's 4-byte elements where `chosen`, i32 (words,), is 1."""
     words, elems = x.view(torch.int32), x.numel()
-    kernels.pack[(_blocks(elems),)](
-        words,
-        words if own is None else own,
-        chosen,
-        _starts(chosen, elems),
-        packed,
-        elems,
-        MASKED=own is not None,
-        BLOCK=BLOCK,
-        **LAUNCH,
-    )
+    starts = _starts(chosen, elems)
+    kernels.pack[(_blocks(elems),)](words, chosen, starts, packed, elems, BLOCK=BLOCK, **LAUNCH)
 
 
 def unpack(packed: Tensor, chosen: Tensor, values: Tensor) -> None:
