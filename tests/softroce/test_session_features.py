@@ -53,20 +53,18 @@ def test_a_wait_for_a_missing_rank_lets_threads_run_and_hears_ctrl_c(appliance: 
                     time.sleep(0.05)
                 session.all_reduce(np.ones(1, np.float32))
                 return None
-            counted, began = 0, time.monotonic()
             work = session.all_reduce(np.ones(1, np.float32), async_op=True)
-            while time.monotonic() < began + 0.7:
-                counted += 1
-            pressed = time.monotonic()
+            # Each needs the GIL again. Who waits with it gives it back when it has given up, when there is no wait.
+            turns = 0
+            while turns < 300 and not work.is_completed():
+                time.sleep(0.002)
+                turns += 1
             try:
                 with ctrl_c():
                     work.wait()
             except KeyboardInterrupt:
-                print(
-                    f"counted {counted}, {time.monotonic() - pressed:.2f} s until Ctrl-C is heard", flush=True
-                )
-                assert counted > 1000
-                assert time.monotonic() - pressed < SECONDS_TO_A_SENTENCE / 3
+                assert turns == 300
+                assert not work.is_completed()  # not heard only because the wait had ended
                 raise
 
     waiting, missing = outcomes(appliance, body)
