@@ -445,6 +445,46 @@ def test_ranks_that_call_with_different_codecs_hear_of_both(tmp_path: Path) -> N
     assert "by codec 'none: int32 is summed as it is'" in ranks[1]["dtypes"][1]
 
 
+EMPTY_BESIDE = [
+    ("f32", None),
+    ("f32", "fixed32"),
+    ("sparse", None),
+    ("thc", None),
+    ("fixed32", "f32"),
+    ("f32", torch.int32),
+]
+"""The session's codec, and of a call whose tensor is empty on rank 0 alone: its codec, or its dtype."""
+
+
+def one_empty_tensor(rank: int, _world_size: int) -> list[tuple[str, str]]:
+    found = []
+    for own, of_call in EMPTY_BESIDE:
+        session = pascaline.Session(link="emulated", codec=own, timeout_s=60, lanes=2)
+        is_int = isinstance(of_call, torch.dtype)
+        codec, dtype = (None, of_call) if is_int else (of_call, torch.float32)
+        for _ in range(3):  # on all ranks, whatever else they differ in
+            session.all_reduce(torch.ones(0, dtype=[torch.float32, torch.int32][rank]))
+            session.all_reduce(torch.ones(7))
+        session.all_reduce(torch.ones(0))
+        tensor = torch.ones(7 * rank, dtype=dtype)
+        found.append(said(lambda: session.all_reduce(tensor, codec=codec)))  # noqa: B023
+        session.close()
+    session = pascaline.Session(link="emulated")
+    works = [session.all_reduce(torch.ones(n), async_op=True) for n in (0, 5000, 0)]
+    session.leave()
+    assert [work.exception() for work in works] == [None] * 3
+    return found
+
+
+def test_a_tensor_that_is_empty_on_one_rank_alone_is_told_to_both(tmp_path: Path) -> None:
+    """Rather than waited for: an empty one says so; and where all are empty, nothing is wrong."""
+    for rank, found in enumerate(run_ranks(tmp_path / "store", 2, one_empty_tensor)):
+        for case, (kind, sentence) in zip(EMPTY_BESIDE, found, strict=True):
+            assert kind == "EpochEnded", (case, sentence)
+            assert "every rank must reduce the same tensors" in sentence, (case, sentence)
+            assert ("here all_reduce 7 goes by codec 'none: the tensor is empty'" in sentence) == (rank == 0)
+
+
 def one_leaves_early(rank: int, _world_size: int) -> tuple[str, str]:
     session = pascaline.Session(link="emulated")
     session.all_reduce(torch.ones(10))

@@ -58,7 +58,7 @@ def reduce_chunk(chunk: Chunk, line: Line) -> Step:
 
 
 class Other(NamedTuple):
-    """A codec that is not the session's own, which alone was compared at the join.
+    """A codec that is not the session's own, which alone was compared at the join; or what an empty tensor has instead.
 
     Its collectives begin with notes: messages of one zero, also where the session's own codec would have sent its first
     message. So ranks that have chosen differently meet there, whatever either waits for next, and are told.
@@ -94,7 +94,7 @@ class Collective:
         self._feedback, self._measure, self._name, self._other = feedback, measure, name, other
         self._parts: list[plan.Chunk] = []
         self._unfinished = 0
-        """Lanes whose share of the data is not all summed."""
+        """Lanes whose share of the data is not all summed; of an empty tensor, its notes."""
 
     def streams(self, data: Sequence[Line], small: Line) -> list[tuple[Line, Stream]]:
         """What enters which line. Every line is entered in the order of the calls, which is the same on all ranks.
@@ -102,8 +102,10 @@ class Collective:
         `data` are the lines over the data pools, of one size, in the order of the offer.
         """
         self._parts = list(plan.chunks(self._values.size, self._codec.chunk_elems(data[0].pool.chunk_bytes)))
-        self._codec.opens(self._place(0), len(self._parts))
         note = self._notes(data, small)
+        if not self._parts:  # the notes meet what a rank sends whose tensor is not empty
+            return note
+        self._codec.opens(self._place(0), len(self._parts))
         if not self._codec.scale_count(self._values.size):
             return [*note, *self._over_lanes(data, None)]
         scales = Scales(self._codec, [part.end - part.begin for part in self._parts])
@@ -117,14 +119,17 @@ class Collective:
 
     def _notes(self, data: Sequence[Line], small: Line) -> list[tuple[Line, Stream]]:
         """Of a codec that is not the session's own: before the first chunk, and on the small pool if the session's own
-        begins there or this one does. Nobody waits for them.
+        begins there or this one does. Nobody waits for them but an empty tensor, which has nothing else.
         """
         if self._other is None:
             return []
         lines = [data[self._sequence % len(data)]]
         if self._other.on_small or self._codec.scale_count(self._values.size):
             lines.append(small)
-        return [(line, Stream(iter([self._note()]), _nothing, line.pool.window)) for line in lines]
+        done = _nothing
+        if not self._parts:
+            self._unfinished, done = len(lines), self._finish
+        return [(line, Stream(iter([self._note()]), done, line.pool.window)) for line in lines]
 
     def _note(self) -> Chunk:
         place = self._place(_NOTE)

@@ -23,7 +23,7 @@ from pascaline.reduce import Line, Other, op_windows
 from pascaline.session import fork
 from pascaline.session.appliance import ApplianceMembership
 from pascaline.session.arrays import flat_view
-from pascaline.session.disagreement import INT32, crc_of
+from pascaline.session.disagreement import EMPTY, INT32, crc_of
 from pascaline.session.emulated import EmulatedMembership
 from pascaline.session.identity import resolve
 from pascaline.session.membership import PLAN_MAX_CHARS, Membership, Wishes
@@ -225,10 +225,7 @@ class Session:
         words, other = self._said(values, options)
         with self._lock:
             work = Work(tensor, self._sequence, words)
-            if values.size:
-                self._progress.submit(values, chosen, work, error_feedback, measure, name, other)
-            else:
-                work.complete()
+            self._progress.submit(values, chosen, work, error_feedback, measure, name, other)
             self._sequence += 1
         if async_op:
             return work
@@ -254,6 +251,8 @@ class Session:
 
     def _said(self, values: codecs.Array, options: codecs.Options) -> tuple[str, Other | None]:
         """A call's codec in words, and what tells it from the session's own, if it is another."""
+        if not values.size:  # whose ranks wait for one another, too: one that is not empty elsewhere is told
+            return EMPTY, Other(crc_of(EMPTY), self._own_has_scales)
         if (
             values.dtype != _F32
         ):  # whose op is its own: it meets other data at the first message, if that is data

@@ -17,6 +17,7 @@ from pascaline.reduce import Other
 from pascaline.session.work import Work
 
 INT32 = "none: int32 is summed as it is"
+EMPTY = "none: the tensor is empty"
 _FAULTS = ("op_mismatch", "length_mismatch", "imm_mismatch", "elements_mismatch")
 
 
@@ -61,5 +62,5 @@ def _likely(works: Sequence[Work]) -> Iterator[str]:
     seeds = {int(found[1]) for work in works if (found := re.search(r" seed (\d+)", work.codec))}
     for options, seed in itertools.product([*plain, *switched], [0, *seeds]):
         yield codecs.describe(options, seed)
-    yield INT32
+    yield from (INT32, EMPTY)
     yield from (work.codec for work in works)
