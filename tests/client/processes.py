@@ -15,10 +15,21 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from pascaline.errors import PascalineError
+
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(["pascaline.torch", "pascaline.link.emulated.link", "torch.nn.parallel"])
 DEADLINE_S = 120.0
 """Reached in failure alone."""
+
+
+def said(call: Callable[[], Any]) -> tuple[str, str]:
+    """In a body: the error of a call that is refused or fails, by type and sentence; of any other, nothing."""
+    try:
+        call()
+    except PascalineError as error:
+        return type(error).__name__, str(error)
+    return "", ""
 
 
 class RankFailed(AssertionError):
