@@ -83,8 +83,9 @@ static inline bool psc_outbox_full(const struct psc_outbox *out)
 /* The next emit, to be filled; there is room. */
 struct psc_emit *psc_outbox_take(struct psc_outbox *out);
 
-/* psc_receive.c, psc_request.c, psc_response.c: frame in. The verdicts are counted by psc_receive_frame. */
-void psc_receive_frame(struct psc_lane *lane, const struct psc_frame *frame, struct psc_outbox *out);
+/* psc_receive.c, psc_request.c, psc_response.c: frame in. The verdicts are counted by psc_receive_frames. */
+void psc_receive_frames(struct psc_lane *lane, const struct psc_frame *frames, uint32_t n,
+                        struct psc_outbox *out);
 enum psc_drop psc_receive_request(struct psc_lane *lane, struct psc_qp *qp, const struct psc_packet *packet);
 enum psc_drop psc_receive_response(struct psc_lane *lane, struct psc_qp *qp, const struct psc_packet *packet);
 /* Books the results that the rank's requester has seen acknowledged, in whatever way, and lets it go on. */

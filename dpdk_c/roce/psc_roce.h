@@ -106,6 +106,7 @@ struct psc_packet {
     uint32_t payload_bytes;   /* without pad */
     const uint8_t *ip_header; /* where the ICRC begins */
     uint32_t icrc_bytes;      /* from the IP header to the last pad byte; the ICRC's four bytes follow */
+    bool icrc_sound;          /* psc_icrc_check has found it so; false: not known */
 };
 
 enum psc_frame_kind {
@@ -125,8 +126,8 @@ enum psc_frame_kind psc_parse(const uint8_t *frame, uint32_t bytes, const struct
 
 /* CRC register (no final inversion) over `bytes`, continued from `seed`. */
 uint32_t psc_crc32(uint32_t seed, const void *data, size_t bytes);
-/* Which variant computes it: "slicing", "pclmul" or "vpclmul"; the best that this CPU runs, or what
- * PASCALINE_CRC names when the library is loaded. */
+/* Which variant computes it: "slicing", "pclmul", "vpclmul" or "vpclmul_each", which checks no packets
+ * together; the best that this CPU runs, or what PASCALINE_CRC names when the library is loaded. */
 const char *psc_crc_variant(void);
 /* Another one, for tests and measurements, before any lane runs. False if there is none of that name or this
  * CPU does not run it: nothing has changed then. */
@@ -147,6 +148,14 @@ uint32_t psc_crc32_combine(const struct psc_crc32_shift *shift, uint32_t a, uint
 /* ICRC of a frame from its IP header on, as the number whose bytes go to the wire least significant first. */
 uint32_t psc_icrc(const uint8_t *ip_header, uint32_t bytes);
 bool psc_icrc_ok(const struct psc_packet *packet);
+/* Whether so many packets are right, in the time of little more than one: psc_icrc_ok then knows. Says
+ * nothing if one is wrong: psc_icrc_ok will look at each. What it may overlook that psc_icrc_ok would not:
+ * two wrong packets of one call whose errors are the same, moved by 64 bytes for each place between them,
+ * modulo the polynomial. Any two of the packets can be checked together (one and the same: if it can at all).
+ */
+#define PSC_ICRC_TOGETHER 4
+void psc_icrc_check(struct psc_packet *const packets[PSC_ICRC_TOGETHER]);
+bool psc_icrc_together(const struct psc_packet *a, const struct psc_packet *b);
 /* What the ICRC costs, a benchmark finds out by a lane that neither checks nor makes it. */
 #ifdef PSC_BENCH_NO_ICRC
 #define PSC_ICRC_IS_MADE false

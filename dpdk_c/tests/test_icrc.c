@@ -167,6 +167,191 @@ static void combined_equals_direct(void **state)
     }
 }
 
+/* ---- Several packets at once. ---- */
+
+/* As psc_crc_message wants a mask. */
+static uint8_t masks[PSC_CRC_TOGETHER][2 * PSC_CRC_MASK_BYTES];
+
+static uint32_t left_by_bits(const struct psc_crc_message *message, uint32_t seed)
+{
+    uint8_t data[5000];
+
+    memcpy(data, message->data, message->bytes);
+    for (uint32_t i = 0; i < PSC_CRC_MASK_BYTES; i++)
+        data[i] |= message->mask[i];
+    return crc32_by_bits(seed, data, message->bytes) ^ message->claimed;
+}
+
+/* Messages end at `end`, behind which nobody may read, or 100 bytes in front of it. */
+static void check_sum(uint32_t steps, const uint8_t *end, uint32_t seed)
+{
+    static const uint8_t step[PSC_CRC_STEP];
+    struct psc_crc_message messages[PSC_CRC_TOGETHER];
+    uint32_t expected = 0, numbers = seed | 1;
+
+    for (uint32_t j = 0; j < PSC_CRC_TOGETHER; j++) {
+        uint32_t bytes = steps * PSC_CRC_STEP + 4 + next_random(&numbers) % 16 * 4;
+        fill(masks[j], PSC_CRC_MASK_BYTES, next_random(&numbers) | 1);
+        messages[j] = (struct psc_crc_message){masks[j], end - bytes - next_random(&numbers) % 2 * 100, bytes,
+                                               next_random(&numbers)};
+        assert_int_equal(psc_crc_steps(bytes), steps);
+        expected = crc32_by_bits(expected, step, sizeof step) ^ left_by_bits(&messages[j], seed);
+    }
+    if (psc_crc_vpclmul.together(seed, messages) != expected)
+        fail_msg("what %u steps leave is wrong", steps);
+    for (uint32_t j = 0; j < PSC_CRC_TOGETHER; j++)
+        messages[j].claimed ^= left_by_bits(&messages[j], seed);
+    assert_int_equal(psc_crc_vpclmul.together(seed, messages), 0);
+}
+
+static void the_sum_of_messages_leaves_what_the_definition_says(void **state)
+{
+    uint8_t *end = wall_after(5000);
+    (void)state;
+    if (!psc_crc_vpclmul.runs_here())
+        skip();
+    fill(end - 5000, 5000, 9);
+    for (uint32_t steps = PSC_CRC_STEPS_MIN; steps <= 66; steps++)
+        for (uint32_t offset = 0; offset < 64; offset += 7)
+            check_sum(steps, end - offset, PSC_ICRC_SEED + steps * offset);
+}
+
+/* Packets of one length class, as a burst brings them: a FIRST, a MIDDLE, a LAST and another flow's. */
+struct packets {
+    uint8_t *frames[PSC_ICRC_TOGETHER];
+    uint32_t bytes[PSC_ICRC_TOGETHER];
+    struct psc_packet parsed[PSC_ICRC_TOGETHER], *list[PSC_ICRC_TOGETHER];
+};
+
+static void parse_all(struct packets *packets)
+{
+    for (uint32_t i = 0; i < PSC_ICRC_TOGETHER; i++) {
+        enum psc_drop why;
+        assert_int_equal(
+            psc_parse(packets->frames[i], packets->bytes[i], &local_v4, &packets->parsed[i], &why),
+            PSC_FRAME_ROCE);
+        packets->list[i] = &packets->parsed[i];
+    }
+}
+
+static void make_packets(struct packets *packets, uint32_t payload_bytes)
+{
+    static const uint8_t opcodes[] = {PSC_RC_WRITE_FIRST, PSC_RC_WRITE_MIDDLE, PSC_RC_WRITE_LAST_IMM,
+                                      PSC_RC_WRITE_MIDDLE};
+    uint8_t payload[4096], frame[FRAME_MAX_BYTES];
+
+    for (uint32_t i = 0; i < PSC_ICRC_TOGETHER; i++) {
+        const struct psc_header header = {.opcode = opcodes[i], .psn = 77 + i, .dma_len = 4 * payload_bytes};
+        fill(payload, payload_bytes, i + 1);
+        packets->bytes[i] = whole_frame(&flow_v4, &header, payload, payload_bytes, frame);
+        packets->frames[i] = exact_copy(frame, packets->bytes[i]);
+    }
+    parse_all(packets);
+}
+
+static void free_packets(struct packets *packets)
+{
+    for (uint32_t i = 0; i < PSC_ICRC_TOGETHER; i++)
+        free(packets->frames[i]);
+}
+
+/* Whether they are found sound at once; each by itself is what `wrong` says by its bit. */
+static bool checked(struct packets *packets, uint32_t wrong)
+{
+    bool at_once;
+
+    for (uint32_t i = 0; i < PSC_ICRC_TOGETHER; i++)
+        packets->parsed[i].icrc_sound = false;
+    for (uint32_t i = 0; i < PSC_ICRC_TOGETHER; i++)
+        if (psc_icrc_ok(&packets->parsed[i]) == (wrong >> i & 1))
+            fail_msg("packet %u by itself is judged wrongly", i);
+    psc_icrc_check(packets->list);
+    at_once = packets->parsed[0].icrc_sound;
+    for (uint32_t i = 0; i < PSC_ICRC_TOGETHER; i++)
+        assert_int_equal(packets->parsed[i].icrc_sound, at_once);
+    return at_once;
+}
+
+/* `from_end`: bytes before the frame's end. */
+static void flip(const struct packets *packets, uint32_t i, uint32_t from_end, uint32_t bit)
+{
+    packets->frames[i][packets->bytes[i] - 1 - from_end] ^= (uint8_t)(1u << bit);
+}
+
+static void one_wrong_bit_is_found_wherever_it_is(void **state)
+{
+    struct packets packets;
+    (void)state;
+    if (!psc_crc_choose("vpclmul"))
+        skip();
+    make_packets(&packets, 1024);
+    assert_true(checked(&packets, 0));
+    for (uint32_t i = 0; i < PSC_ICRC_TOGETHER; i++)
+        for (uint32_t at = 0; at < 1024 + PSC_PSN_WORD_BYTES + 4; at++) {
+            flip(&packets, i, at, at % 8);
+            if (checked(&packets, 1u << i))
+                fail_msg("packet %u: a wrong bit %u bytes from its end is not found", i, at);
+            flip(&packets, i, at, at % 8);
+        }
+    assert_true(checked(&packets, 0));
+    free_packets(&packets);
+}
+
+/* A spoilt memory or bus spoils the same bit of every packet: the slot's first contribution is among them. */
+static void the_same_wrong_bit_in_several_is_found(void **state)
+{
+    struct packets packets;
+    (void)state;
+    if (!psc_crc_choose("vpclmul"))
+        skip();
+    make_packets(&packets, 1024);
+    for (uint32_t wrong = 1; wrong < 1u << PSC_ICRC_TOGETHER; wrong++)
+        for (uint32_t at = 0; at < 1024; at += 13) {
+            for (uint32_t i = 0; i < PSC_ICRC_TOGETHER; i++)
+                if (wrong >> i & 1)
+                    flip(&packets, i, at, 3);
+            assert_false(checked(&packets, wrong));
+            for (uint32_t i = 0; i < PSC_ICRC_TOGETHER; i++)
+                if (wrong >> i & 1)
+                    flip(&packets, i, at, 3);
+        }
+    free_packets(&packets);
+}
+
+/* The price, as the header says: two packets wrong in the same burst, and just so. */
+static void errors_that_cancel_once_moved_are_overlooked(void **state)
+{
+    struct packets packets;
+    (void)state;
+    if (!psc_crc_choose("vpclmul"))
+        skip();
+    make_packets(&packets, 1024);
+    flip(&packets, 0, 200, 5);
+    flip(&packets, 1, 200 + PSC_CRC_STEP, 5);
+    assert_true(checked(&packets, 3));
+    flip(&packets, 1, 200 + PSC_CRC_STEP, 5);
+    flip(&packets, 3, 200 + PSC_CRC_STEP, 5);
+    assert_false(checked(&packets, 1 | 8));
+    free_packets(&packets);
+}
+
+static void short_packets_and_those_of_other_lengths_are_not_checked_together(void **state)
+{
+    struct packets packets, others;
+    (void)state;
+    make_packets(&packets, 1024);
+    make_packets(&others, 960);
+    assert_int_equal(psc_icrc_together(&packets.parsed[0], &packets.parsed[1]), psc_crc_choose("vpclmul"));
+    assert_false(psc_icrc_together(&packets.parsed[0], &others.parsed[0]));
+    free_packets(&others);
+    make_packets(&others, 256);
+    assert_false(psc_icrc_together(&others.parsed[0], &others.parsed[0]));
+    assert_true(psc_crc_choose("slicing"));
+    assert_false(psc_icrc_together(&packets.parsed[0], &packets.parsed[1]));
+    free_packets(&others);
+    free_packets(&packets);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -176,6 +361,11 @@ int main(int argc, char **argv)
         cmocka_unit_test(nothing_is_read_beyond_the_end),
         cmocka_unit_test(crc_can_be_continued),
         cmocka_unit_test(combined_equals_direct),
+        cmocka_unit_test(the_sum_of_messages_leaves_what_the_definition_says),
+        cmocka_unit_test(one_wrong_bit_is_found_wherever_it_is),
+        cmocka_unit_test(the_same_wrong_bit_in_several_is_found),
+        cmocka_unit_test(errors_that_cancel_once_moved_are_overlooked),
+        cmocka_unit_test(short_packets_and_those_of_other_lengths_are_not_checked_together),
     };
     if (argc != 2) {
         fprintf(stderr, "usage: %s tests/vectors/icrc.txt\n", argv[0]);

@@ -8,8 +8,8 @@
 #include "crc.h"
 #include "variants.h"
 
-static const struct psc_crc_variant *const crc_variants[] = {&psc_crc_vpclmul, &psc_crc_pclmul,
-                                                             &psc_crc_slicing};
+static const struct psc_crc_variant *const crc_variants[] = {&psc_crc_vpclmul, &psc_crc_vpclmul_each,
+                                                             &psc_crc_pclmul, &psc_crc_slicing};
 #define CRC_VARIANTS (sizeof crc_variants / sizeof *crc_variants)
 
 static const char *best_arith(void)
@@ -129,7 +129,9 @@ static void check_sparse(const struct psc_arith_variant *variant, uint32_t word)
 
 static void check_crc(const struct psc_crc_variant *variant, size_t bytes)
 {
-    static uint8_t data[4096], mask[PSC_CRC_MASK_BYTES];
+    static uint8_t data[4096], mask[2 * PSC_CRC_MASK_BYTES];
+    const struct psc_crc_message message = {.mask = mask, .data = data, .bytes = (uint32_t)bytes};
+    const struct psc_crc_message messages[PSC_CRC_TOGETHER] = {message, message, message, message};
 
     memset(data, 0xa5, sizeof data);
     leave_no_upper_halves();
@@ -137,6 +139,10 @@ static void check_crc(const struct psc_crc_variant *variant, size_t bytes)
     assert_clean(variant->name, -1, "crc", (uint32_t)bytes);
     (void)variant->masked(0xa5a5a5a5, mask, data, bytes < 64 ? 64 : bytes);
     assert_clean(variant->name, -1, "masked", (uint32_t)bytes);
+    if (variant->together == NULL || bytes < 4 || psc_crc_steps((uint32_t)bytes) < PSC_CRC_STEPS_MIN)
+        return;
+    (void)variant->together(0xa5a5a5a5, messages);
+    assert_clean(variant->name, -1, "together", (uint32_t)bytes);
 }
 
 static void no_upper_half_stays_in_use(void **state)
