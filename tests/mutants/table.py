@@ -122,6 +122,22 @@ MUTANTS = (
         "    if (false)\n",
         "sim",
     ),
+    Mutant(
+        "believe a burst's ICRCs together",
+        "what is checked together is right only if nothing is left of the sum",
+        "roce/icrc.c",
+        "->together(PSC_ICRC_SEED, messages) == 0;\n",
+        "->together(PSC_ICRC_SEED, messages) != 1;\n",
+        "units",
+    ),
+    Mutant(
+        "sum a burst's packets where they are",
+        "the same wrong bit in two packets of a burst is not overlooked",
+        "roce/crc_vpclmul.c",
+        "load(parts[1].vectors + offset - VECTOR_BYTES)",
+        "load(parts[1].vectors + offset)",
+        "units",
+    ),
     # ---- Rule 4: complete means committed. ----
     Mutant(
         "publish before all are whole",
