@@ -9,10 +9,11 @@
 #include <emmintrin.h>
 #endif
 
-#define LINE_BYTES    64  /* of the caches: what stream() writes begins with one */
-#define MEMPOOL_CACHE 512 /* more than a turn takes and gives back, so that the same mbufs come round again  \
-                           */
-#define LENT_SEGMENTS 3u  /* of a frame: headers, payload where it lies, ICRC */
+#define LINE_BYTES 64 /* of the caches: what stream() writes begins with one */
+#define MEMPOOL_CACHE                                                                                        \
+    512                  /* more than a turn takes and gives back, so that the same mbufs come round again   \
+                          */
+#define LENT_SEGMENTS 3u /* of a frame: headers, payload where it lies, ICRC */
 #define LENT_ROOM     (RTE_PKTMBUF_HEADROOM + PSC_HEADER_MAX)
 #define COPIED_ROOM   (RTE_PKTMBUF_HEADROOM + LINE_BYTES + PSC_IO_RX_ROOM)
 
@@ -67,14 +68,13 @@ uint32_t psc_io_tx_room(struct psc_io_tx *tx)
 }
 
 /* One of the stock: as mbufs lie in a mempool, alone and with their own room (rte_mbuf_raw_alloc). What a
- * driver reads besides, and is not written here, is the frame's length. */
-static struct rte_mbuf *take_segment(struct psc_io_tx *tx, uint32_t bytes)
+ * driver reads besides is lengths. */
+static struct rte_mbuf *take_segment(struct psc_io_tx *tx)
 {
     struct rte_mbuf *m = tx->stock[--tx->stock_count];
 
     m->ol_flags = 0;
     m->data_off = RTE_PKTMBUF_HEADROOM;
-    m->data_len = (uint16_t)bytes;
     return m;
 }
 
@@ -92,7 +92,7 @@ static void release_hold(void *address, void *opaque)
 /* Points to the emit's payload and holds its slot until the port is done with it. */
 static struct rte_mbuf *lend_payload(struct psc_io_tx *tx, const struct psc_emit *emit)
 {
-    struct rte_mbuf *m = take_segment(tx, emit->payload_bytes);
+    struct rte_mbuf *m = take_segment(tx);
     struct rte_mbuf_ext_shared_info *info = rte_mbuf_to_priv(m);
 
     info->free_cb = release_hold;
@@ -105,12 +105,16 @@ static struct rte_mbuf *lend_payload(struct psc_io_tx *tx, const struct psc_emit
     return m;
 }
 
-/* All of the room: a copy of one length needs no call. */
+/* A line, or all of the room: a copy of one length needs no call. Over IPv4 only RETH needs the second. */
 static struct rte_mbuf *put_header(struct psc_io_tx *tx, const struct psc_emit *emit)
 {
-    struct rte_mbuf *m = take_segment(tx, emit->header_bytes);
+    struct rte_mbuf *m = take_segment(tx);
+    uint8_t *at = rte_pktmbuf_mtod(m, uint8_t *);
 
-    memcpy(rte_pktmbuf_mtod(m, void *), emit->header, sizeof emit->header);
+    memcpy(at, emit->header, LINE_BYTES);
+    if (emit->header_bytes > LINE_BYTES)
+        memcpy(at + LINE_BYTES, emit->header + LINE_BYTES, sizeof emit->header - LINE_BYTES);
+    m->data_len = (uint16_t)emit->header_bytes;
     return m;
 }
 
@@ -136,7 +140,7 @@ static void stream(uint8_t *out, const uint8_t *bytes, uint32_t count)
  * no room for: it counts nb_segs down before it looks, and the chain that is offered again ends in a NULL. */
 static struct rte_mbuf *copy_frame(struct psc_io_tx *tx, const struct psc_emit *emit)
 {
-    struct rte_mbuf *m = take_segment(tx, 0);
+    struct rte_mbuf *m = take_segment(tx);
     uint8_t *payload = RTE_PTR_ALIGN_CEIL(rte_pktmbuf_mtod(m, uint8_t *) + emit->header_bytes, LINE_BYTES);
 
     m->data_off = (uint16_t)(payload - emit->header_bytes - (uint8_t *)m->buf_addr);
@@ -150,11 +154,10 @@ static struct rte_mbuf *copy_frame(struct psc_io_tx *tx, const struct psc_emit *
     return m;
 }
 
-/* The ICRC behind headers that have no payload. */
-static void append_trailer(struct rte_mbuf *m, const struct psc_emit *emit)
+static void put_trailer(struct rte_mbuf *m, uint32_t offset, const struct psc_emit *emit)
 {
-    memcpy(rte_pktmbuf_mtod_offset(m, void *, m->data_len), emit->trailer, sizeof emit->trailer);
-    m->data_len = (uint16_t)(m->data_len + emit->trailer_bytes);
+    memcpy(rte_pktmbuf_mtod_offset(m, void *, offset), emit->trailer, sizeof emit->trailer);
+    m->data_len = (uint16_t)(offset + emit->trailer_bytes);
 }
 
 /* Headers and trailer around the payload where it lies; the first segment keeps the whole frame's length and
@@ -165,14 +168,14 @@ static struct rte_mbuf *chain_frame(struct psc_io_tx *tx, const struct psc_emit 
 
     if (emit->payload_bytes == 0) { /* an ACK */
         first = put_header(tx, emit);
-        append_trailer(first, emit);
+        put_trailer(first, emit->header_bytes, emit);
     } else if (emit->header_bytes == 0) { /* an answer to a neighbour or a ping */
         first = lend_payload(tx, emit);
     } else {
         first = put_header(tx, emit);
         payload = lend_payload(tx, emit);
-        trailer = take_segment(tx, 0);
-        append_trailer(trailer, emit);
+        trailer = take_segment(tx);
+        put_trailer(trailer, 0, emit);
         first->next = payload;
         payload->next = trailer;
         first->nb_segs = LENT_SEGMENTS;
@@ -185,8 +188,6 @@ void psc_io_tx_add(struct psc_io_tx *tx, const struct psc_emit *emit)
 {
     if (emit->header_bytes + emit->payload_bytes + emit->trailer_bytes == 0)
         return;
-    if (tx->pending_begin == tx->pending_end)
-        tx->pending_begin = tx->pending_end = 0;
     tx->pending[tx->pending_end++] = tx->lends_payload ? chain_frame(tx, emit) : copy_frame(tx, emit);
 }
 
@@ -209,5 +210,7 @@ uint32_t psc_io_tx_flush(struct psc_io_tx *tx, struct psc_lane_stats *stats)
     tx->pending_begin += taken;
     if (taken < offered)
         stats->tx_stalls++;
+    else
+        tx->pending_begin = tx->pending_end = 0;
     return taken;
 }
