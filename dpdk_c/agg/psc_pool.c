@@ -54,7 +54,8 @@ void psc_pool_init(struct psc_pool *pool, const struct psc_pool_shape *shape, vo
     uint32_t slots = 2 * shape->window;
     uint8_t *free_memory = (uint8_t *)memory + aligned(slots * sizeof(struct psc_slot));
 
-    *pool = (struct psc_pool){.shape = *shape, .slots = memory};
+    *pool = (struct psc_pool){
+        .shape = *shape, .packet_shift = (uint32_t)__builtin_ctz(shape->packet_bytes), .slots = memory};
     for (uint32_t i = 0; i < slots; i++) {
         pool->slots[i].accumulator = free_memory;
         free_memory += aligned(shape->chunk_bytes);
@@ -234,8 +235,9 @@ void psc_pool_settle(struct psc_pool *pool)
         add_waiting(pool, &pool->waiting[pool->waiting_count - 1]);
 }
 
-/* What waits for this range; opened if nothing does. */
-static struct psc_addition *waiting_for(struct psc_pool *pool, struct psc_slot *slot, uint32_t packet)
+/* What waits for this range; opened, for payloads of this length, if nothing does. */
+static struct psc_addition *waiting_for(struct psc_pool *pool, struct psc_slot *slot, uint32_t packet,
+                                        uint32_t payload_bytes)
 {
     if (slot->waiting[packet] > 0)
         return &pool->waiting[slot->waiting[packet] - 1];
@@ -245,6 +247,7 @@ static struct psc_addition *waiting_for(struct psc_pool *pool, struct psc_slot *
     slot->waiting[packet] = (uint8_t)pool->waiting_count;
     addition->slot = slot;
     addition->packet = packet;
+    addition->units = payload_bytes / psc_op_form(slot->op)->unit_bytes;
     addition->count = 0;
     addition->first = slot->arrived[packet] == 0;
     return addition;
@@ -254,21 +257,24 @@ void psc_pool_add(struct psc_pool *pool, uint32_t rank, uint32_t offset_bytes, c
                   uint32_t payload_bytes)
 {
     struct psc_slot *slot = current_slot(pool, rank);
-    const struct psc_op_form *form = psc_op_form(slot->op);
-    uint32_t packet = offset_bytes / pool->shape.packet_bytes;
-    struct psc_addition *addition = waiting_for(pool, slot, packet);
+    uint32_t packet = offset_bytes >> pool->packet_shift;
+    struct psc_addition *addition = waiting_for(pool, slot, packet, payload_bytes);
 
-    addition->units = payload_bytes / form->unit_bytes;
     addition->values[addition->count++] = payload;
     /* Each rank's packets come in order, so the packet that has all ranks is the next one to be summed. */
     if (++slot->arrived[packet] == pool->shape.world_size) {
         add_waiting(pool, addition);
         slot->summed_packets = offset_bytes + payload_bytes == slot->length_bytes
                                    ? slot->packets
-                                   : (packet + 1) * form->expansion;
+                                   : (packet + 1) * psc_op_form(slot->op)->expansion;
     } else if (addition->count == PSC_COMBINE_MAX) {
         add_waiting(pool, addition);
     }
+}
+
+bool psc_pool_reads(const struct psc_pool *pool, uint32_t rank)
+{
+    return has_sub_blocks(current_slot(pool, rank)->op);
 }
 
 bool psc_pool_read(struct psc_pool *pool, uint32_t rank, const void *payload, uint32_t payload_bytes,
@@ -315,7 +321,7 @@ bool psc_pool_finish(struct psc_pool *pool, uint32_t rank, uint32_t imm)
 const uint8_t *psc_slot_payload(const struct psc_pool *pool, const struct psc_slot *slot, uint32_t packet,
                                 uint32_t *bytes)
 {
-    uint32_t offset_bytes = packet * pool->shape.packet_bytes;
+    uint32_t offset_bytes = packet << pool->packet_shift;
     uint32_t rest_bytes = slot->result_bytes - offset_bytes;
 
     *bytes = rest_bytes < pool->shape.packet_bytes ? rest_bytes : pool->shape.packet_bytes;

@@ -25,7 +25,8 @@ struct psc_pool_shape {
     uint32_t world_size;
     uint32_t window;       /* W, a power of two; 2W slots */
     uint32_t chunk_bytes;  /* accumulator of a slot, multiple of packet_bytes */
-    uint32_t packet_bytes; /* value range that is complete or not: one full packet of the path MTU */
+    uint32_t packet_bytes; /* value range that is complete or not: one full packet of the path MTU, a power
+                              of two */
     const uint8_t (*tables)[PSC_MAX_TABLE]; /* the job's, by enum psc_op; NULL: no op of it has one */
     bool sub_blocks;                        /* an op of the job has some: the pool reads their streams */
     bool crcs;                              /* of results are wanted, in the slots' packet_crc */
@@ -48,20 +49,20 @@ struct psc_slot {
     uint8_t *arrived; /* per packet of a contribution: ranks that are in the accumulator or wait for it; per
                          sub-block: ranks that have passed it */
     uint8_t *waiting; /* per packet of a contribution: 1 + its place in the pool's `waiting`, 0: none is */
-    uint32_t *packet_crc;  /* per full packet of the result that is summed: psc_crc32's register, seeded with
-                              0. Made if psc_pool_makes_crcs, else by who wants them; NULL: nobody does */
-    uint64_t contributors; /* bit per rank that has begun. A complete round has all of them today; a partial
-                              result would say here whose it is */
+    uint32_t *packet_crc; /* per full packet of the result that is summed: psc_crc32's register, seeded with
+                             0. Made if psc_pool_makes_crcs, else by who wants them; NULL: nobody does */
     uint32_t round;
     enum psc_op op;
-    uint32_t length_bytes;        /* op and length: as the round's first contributor said */
-    uint32_t result_bytes;        /* with sub-blocks, until it is packed: the most that it can be */
-    uint32_t packets;             /* of the result, as the next one */
-    uint32_t summed_packets;      /* leading packets that all ranks have contributed: these may leave */
-    uint32_t whole_ranks;         /* ranks whose contribution is whole */
-    uint32_t imm;                 /* of the first whole contribution; the others must agree */
+    uint32_t length_bytes;   /* op and length: as the round's first contributor said */
+    uint32_t result_bytes;   /* with sub-blocks, until it is packed: the most that it can be */
+    uint32_t packets;        /* of the result, as the next one */
+    uint32_t summed_packets; /* leading packets that all ranks have contributed: these may leave */
+    bool used;               /* holds a round */
+    uint32_t whole_ranks;    /* ranks whose contribution is whole */
+    uint32_t imm;            /* of the first whole contribution; the others must agree */
+    uint64_t contributors;   /* bit per rank that has begun. A complete round has all of them today; a partial
+                                result would say here whose it is */
     struct psc_expand_sum expand; /* of an op with sub-blocks */
-    bool used;                    /* holds a round */
 };
 
 /* One rank's account: every round is counted once, however often its packets come. */
@@ -85,6 +86,7 @@ struct psc_addition {
 
 struct psc_pool {
     struct psc_pool_shape shape;
+    uint32_t packet_shift; /* log2 of packet_bytes */
     uint32_t completed_rounds;
     struct psc_ledger_row ledger[PSC_MAX_RANKS];
     struct psc_slot *slots;            /* 2W; round r lives in slot r mod 2W */
@@ -126,7 +128,9 @@ void psc_pool_add(struct psc_pool *pool, uint32_t rank, uint32_t offset_bytes, c
                   uint32_t payload_bytes);
 /* Adds what waits. Due before a frame of the burst is given back. */
 void psc_pool_settle(struct psc_pool *pool);
-/* The same for an op with sub-blocks, whose payload says what it is. False: not what its op calls for; the
+/* The op of the rank's contribution has sub-blocks: its packets are read. */
+bool psc_pool_reads(const struct psc_pool *pool, uint32_t rank);
+/* The same for such an op, whose payload says what it is. False: not what its op calls for; the
  * round can only be void now. */
 bool psc_pool_read(struct psc_pool *pool, uint32_t rank, const void *payload, uint32_t payload_bytes,
                    struct psc_refusal *refusal);

@@ -87,11 +87,20 @@ void psc_add_contributions(struct psc_lane *lane)
         psc_pool_settle(&lane->publishable[i]->pool);
 }
 
+/* Once for the burst, as in psc_lane.c. */
+static void count_contributed(struct psc_job_pool *pool)
+{
+    if (pool->job->spec.stats)
+        PSC_COUNT(pool->job->spec.stats->contribution_bytes, pool->contributed_bytes);
+    pool->contributed_bytes = 0;
+}
+
 void psc_publish_results(struct psc_lane *lane)
 {
     for (uint32_t i = 0; i < lane->publishable_count; i++) {
         struct psc_job_pool *pool = lane->publishable[i];
         pool->publishable = false;
+        count_contributed(pool);
         publish_pool(lane, pool);
     }
     lane->publishable_count = 0;
@@ -200,8 +209,9 @@ static void build_emit(struct psc_qp *qp, const struct psc_sending *sending, con
     emit->hold->count++;
 }
 
-static void send_packet(struct psc_lane *lane, struct psc_qp *qp, const struct psc_sending *sending,
-                        struct psc_emit *emit)
+/* Returns the bytes of a result that leave for the first time. */
+static uint32_t send_packet(struct psc_lane *lane, struct psc_qp *qp, const struct psc_sending *sending,
+                            struct psc_emit *emit)
 {
     bool probe = sending->message->tag == PSC_TAG_PROBE;
     struct piece piece = probe ? probe_piece(lane, qp)
@@ -210,8 +220,19 @@ static void send_packet(struct psc_lane *lane, struct psc_qp *qp, const struct p
     build_emit(qp, sending, &piece, emit);
     if (sending->again)
         PSC_COUNT(lane->stats->retransmitted_packets, 1);
-    else if (!probe && qp->job->spec.stats)
-        PSC_COUNT(qp->job->spec.stats->result_bytes, piece.payload_bytes);
+    return probe || sending->again ? 0 : piece.payload_bytes;
+}
+
+/* What the QP may send and the outbox has room for. */
+static void send_from(struct psc_lane *lane, struct psc_qp *qp, struct psc_outbox *out)
+{
+    struct psc_sending sending;
+    uint64_t result_bytes = 0;
+
+    while (!psc_outbox_full(out) && psc_requester_next(&qp->requester, lane->now_ns, &sending))
+        result_bytes += send_packet(lane, qp, &sending, psc_outbox_take(out));
+    if (qp->job->spec.stats)
+        PSC_COUNT(qp->job->spec.stats->result_bytes, result_bytes);
 }
 
 /* A QP leaves the set when it has nothing that may be sent: an ACK, a result or a clock brings it back. The
@@ -224,11 +245,9 @@ void psc_send_results(struct psc_lane *lane, struct psc_outbox *out)
 
     for (uint32_t i = 0; i < senders->count; i++) {
         struct psc_qp *qp = senders->qps[i];
-        struct psc_sending sending;
         bool served = !psc_outbox_full(out);
-        while (qp->state == PSC_QP_RTS && !psc_outbox_full(out) &&
-               psc_requester_next(&qp->requester, lane->now_ns, &sending))
-            send_packet(lane, qp, &sending, psc_outbox_take(out));
+        if (qp->state == PSC_QP_RTS)
+            send_from(lane, qp, out);
         qp->sending = qp->state == PSC_QP_RTS && psc_outbox_full(out);
         if (qp->sending && served)
             served_last = qp;

@@ -173,12 +173,11 @@ static void count_completed(struct psc_lane *lane, struct psc_job_pool *pool)
 }
 
 /* Whether a payload with sub-blocks is what its op calls for shows as it is read; any other is. */
-static bool add_payload(struct psc_qp *qp, const struct psc_packet *packet, const struct target *target,
-                        struct psc_refusal *refusal)
+static bool add_payload(struct psc_qp *qp, const struct psc_packet *packet, struct psc_refusal *refusal)
 {
     struct psc_pool *pool = &qp->pool->pool;
 
-    if (psc_op_form(psc_pool_find(pool, target->round)->op)->sub_block_elems > 0)
+    if (psc_pool_reads(pool, qp->spec.rank))
         return psc_pool_read(pool, qp->spec.rank, packet->payload, packet->payload_bytes, refusal);
     psc_pool_add(pool, qp->spec.rank, psc_responder_offset_bytes(&qp->responder, packet), packet->payload,
                  packet->payload_bytes);
@@ -194,13 +193,12 @@ static bool execute_contribution(struct psc_lane *lane, struct psc_qp *qp, const
 
     if (flags & PSC_OPF_FIRST)
         begin_contribution(lane, qp, packet, target);
-    if (!add_payload(qp, packet, target, refusal))
+    if (!add_payload(qp, packet, refusal))
         return false;
     if ((flags & PSC_OPF_LAST) && psc_pool_finish(&pool->pool, qp->spec.rank, packet->imm))
         count_completed(lane, pool);
+    PSC_COUNT(pool->contributed_bytes, packet->payload_bytes);
     psc_mark_publishable(lane, pool);
-    if (pool->job->spec.stats)
-        PSC_COUNT(pool->job->spec.stats->contribution_bytes, packet->payload_bytes);
     return true;
 }
 

@@ -342,6 +342,5 @@ uint32_t psc_io_lane_mbufs(const struct psc_io_lane *lane)
 {
     uint32_t received = lane->rx_mempool != NULL ? rte_mempool_in_use_count(lane->rx_mempool) : 0;
 
-    return received + rte_mempool_in_use_count(lane->tx.header_mempool) +
-           rte_mempool_in_use_count(lane->tx.payload_mempool);
+    return received + rte_mempool_in_use_count(lane->tx.mempool);
 }

@@ -88,25 +88,24 @@ struct psc_local {
  * set. */
 struct psc_packet {
     const struct psc_opcode_row *row;
-    struct psc_mac src_mac;
-    struct psc_ip src, dst;
+    const uint8_t *ip_header; /* where the ICRC begins */
+    const uint8_t *payload;
+    uint32_t icrc_bytes;    /* from the IP header to the last pad byte; the ICRC's four bytes follow */
+    uint32_t payload_bytes; /* without pad */
+    uint32_t dest_qpn;
+    uint32_t psn;
+    struct psc_ip src;
     uint16_t p_key;
     uint8_t opcode;
     bool ack_req;
     bool congestion_experienced; /* ECN CE in the IP header */
-    uint32_t dest_qpn;
-    uint32_t psn;
-    uint64_t va;      /* RETH */
-    uint32_t rkey;    /* RETH */
-    uint32_t dma_len; /* RETH */
-    uint32_t imm;     /* as a number: the first byte on the wire is the most significant */
-    uint8_t syndrome; /* AETH */
-    uint32_t msn;     /* AETH */
-    const uint8_t *payload;
-    uint32_t payload_bytes;   /* without pad */
-    const uint8_t *ip_header; /* where the ICRC begins */
-    uint32_t icrc_bytes;      /* from the IP header to the last pad byte; the ICRC's four bytes follow */
-    bool icrc_sound;          /* psc_icrc_check has found it so; false: not known */
+    bool icrc_sound;             /* psc_icrc_check has found it so; false: not known */
+    uint8_t syndrome;            /* AETH */
+    uint32_t imm;                /* as a number: the first byte on the wire is the most significant */
+    uint64_t va;                 /* RETH */
+    uint32_t rkey;               /* RETH */
+    uint32_t dma_len;            /* RETH */
+    uint32_t msn;                /* AETH */
 };
 
 enum psc_frame_kind {
