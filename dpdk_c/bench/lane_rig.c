@@ -108,7 +108,7 @@ static void make_rig(struct bench_rig *rig, uint32_t number, const struct psc_io
     if (!psc_io_lane_init_tx(&rig->lane, number, config, &error))
         bench_fail("%s", error.text);
     snprintf(name, sizeof name, "bench_frames_%u", number);
-    rig->frames = rte_pktmbuf_pool_create(name, 8191, 0, 0, RTE_PKTMBUF_HEADROOM + 4352, 0);
+    rig->frames = psc_io_rx_mempool(name, 8191, 0, 4352, 0);
     if (rig->frames == NULL)
         bench_fail("no memory for frames in %u MiB", config->memory_mib);
 }

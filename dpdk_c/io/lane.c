@@ -274,8 +274,8 @@ bool psc_io_lane_make_receive(struct psc_io_lane *lane, uint32_t number, const s
         return true;
     snprintf(name, sizeof name, "psc_rx_%u", number);
     lane->rx_mempool =
-        rte_pktmbuf_pool_create(name, receive_mbufs(lane, inbox_packets), PSC_IO_RX_MEMPOOL_CACHE, 0,
-                                RTE_PKTMBUF_HEADROOM + PSC_IO_RX_ROOM, lane->socket);
+        psc_io_rx_mempool(name, receive_mbufs(lane, inbox_packets), PSC_IO_RX_MEMPOOL_CACHE, PSC_IO_RX_ROOM,
+                          lane->socket);
     return lane->rx_mempool != NULL || no_buffers(number, config, error);
 }
 

@@ -192,6 +192,10 @@ int psc_io_dispatcher_main(void *dispatcher);
 /* A burst for a lane that shares its port by flow rules: what is another lane's is handed over. */
 uint32_t psc_io_receive_steered(struct psc_io_lane *lane, struct rte_mbuf **mbufs);
 
+/* rx.c: mbufs with `room_bytes` for a frame; NULL: no memory. */
+struct rte_mempool *psc_io_rx_mempool(const char *name, unsigned mbufs, unsigned cache, uint16_t room_bytes,
+                                      int socket);
+
 /* tx.c */
 bool psc_io_tx_init(struct psc_io_tx *tx, const struct psc_io_lane *lane, uint32_t number);
 /* Frees what is built and was not taken, and with it its hold on slots. */
