@@ -129,10 +129,19 @@ static void receive_batch(struct psc_lane *lane, const struct psc_frame *frames,
     }
 }
 
+/* Headers of the next batch, while this one is added. */
+static void prefetch(const struct psc_frame *frames, uint32_t n)
+{
+    for (uint32_t i = 0; i < n && i < RECEIVE_BATCH; i++)
+        __builtin_prefetch(frames[i].data);
+}
+
 void psc_receive_frames(struct psc_lane *lane, const struct psc_frame *frames, uint32_t n,
                         struct psc_outbox *out)
 {
-    for (; n > RECEIVE_BATCH; frames += RECEIVE_BATCH, n -= RECEIVE_BATCH)
+    for (; n > RECEIVE_BATCH; frames += RECEIVE_BATCH, n -= RECEIVE_BATCH) {
+        prefetch(frames + RECEIVE_BATCH, n - RECEIVE_BATCH);
         receive_batch(lane, frames, RECEIVE_BATCH, out);
+    }
     receive_batch(lane, frames, n, out);
 }
