@@ -105,10 +105,11 @@ static void list_works(void)
     }
     for (uint32_t k = 0; k < COUNTS; k++)
         add_work(ICRC_THEN_COMBINE, PSC_OP_SUM_I32, counts[k]);
-    const struct psc_packet full = {.icrc_bytes = HEADER_BYTES + PACKET_BYTES};
-    if (psc_icrc_together(&full, &full)) {
-        add_work(ICRCS_TOGETHER, PSC_OP_PROBE, PSC_ICRC_TOGETHER);
-        add_work(ICRCS_TOGETHER_THEN_COMBINE, PSC_OP_SUM_I32, PSC_ICRC_TOGETHER);
+    const struct psc_packet full = {
+        .ip_header = rig.packets, .payload = rig.packets + HEADER_BYTES, .payload_bytes = PACKET_BYTES};
+    if (psc_icrc_together(&full)) {
+        add_work(ICRCS_TOGETHER, PSC_OP_PROBE, PSC_CRC_TOGETHER);
+        add_work(ICRCS_TOGETHER_THEN_COMBINE, PSC_OP_SUM_I32, PSC_CRC_TOGETHER);
     }
     /* The CRC of the sums, as the results' packets want it. */
     for (uint32_t i = 0; i < OPS; i++) {
@@ -205,11 +206,13 @@ static inline void combine(const struct work *work, uint8_t *accumulator, const 
 /* As a lane does; a wrong ICRC costs what a right one does. */
 static inline void check_together(const uint8_t *slots)
 {
-    struct psc_packet packets[PSC_ICRC_TOGETHER], *list[PSC_ICRC_TOGETHER];
+    struct psc_packet packets[PSC_CRC_TOGETHER], *list[PSC_CRC_TOGETHER];
 
-    for (uint32_t k = 0; k < PSC_ICRC_TOGETHER; k++) {
+    for (uint32_t k = 0; k < PSC_CRC_TOGETHER; k++) {
         packets[k].ip_header = slots + (size_t)k * SLOT_BYTES + IP_OFFSET;
         packets[k].icrc_bytes = HEADER_BYTES + PACKET_BYTES;
+        packets[k].payload = packets[k].ip_header + HEADER_BYTES;
+        packets[k].payload_bytes = PACKET_BYTES;
         list[k] = &packets[k];
     }
     psc_icrc_check(list);

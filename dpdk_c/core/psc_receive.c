@@ -64,16 +64,16 @@ static enum psc_drop receive_roce(struct psc_lane *lane, const struct psc_packet
  * of them, and receive_roce asks again for those that are not found sound here. */
 static void check_icrcs(struct received *received, const struct received *end)
 {
-    struct psc_packet *group[PSC_ICRC_TOGETHER];
-    struct received *members[PSC_ICRC_TOGETHER];
+    struct psc_packet *group[PSC_CRC_TOGETHER];
+    struct received *members[PSC_CRC_TOGETHER];
     uint32_t count = 0;
 
-    for (struct received *other = received; other < end && count < PSC_ICRC_TOGETHER; other++)
-        if (other->unchecked && psc_icrc_together(&received->packet, &other->packet)) {
+    for (struct received *other = received; other < end && count < PSC_CRC_TOGETHER; other++)
+        if (other->unchecked && other->packet.payload_bytes == received->packet.payload_bytes) {
             group[count] = &other->packet;
             members[count++] = other;
         }
-    if (count == PSC_ICRC_TOGETHER)
+    if (count == PSC_CRC_TOGETHER)
         psc_icrc_check(group);
     else
         count = count > 0; /* nor do those that come later find enough */
@@ -112,7 +112,7 @@ static void parse(const struct psc_lane *lane, const struct psc_frame *frame, st
     received->kind =
         psc_parse(frame->data, frame->bytes, &lane->config.local, &received->packet, &received->why);
     const struct psc_qp *qp = received->kind == PSC_FRAME_ROCE ? find_qp(lane, packet->dest_qpn) : NULL;
-    received->unchecked = qp && psc_ip_equal(&packet->src, &qp->flow.dst);
+    received->unchecked = qp && psc_ip_equal(&packet->src, &qp->flow.dst) && psc_icrc_together(packet);
 }
 
 static void receive_batch(struct psc_lane *lane, const struct psc_frame *frames, uint32_t n,

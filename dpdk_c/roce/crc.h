@@ -10,18 +10,6 @@
 /* Bytes at the start of a packet of which some read as ones. */
 #define PSC_CRC_MASK_BYTES 64
 
-/* Messages whose CRCs are checked in one (psc_icrc_check). */
-#define PSC_CRC_TOGETHER 4
-
-/* A message and the register that somebody claims it leaves. */
-struct psc_crc_message {
-    const uint8_t
-        *mask; /* PSC_CRC_MASK_BYTES that its first bytes are read with, as many zeros behind them */
-    const uint8_t *data;
-    uint32_t bytes; /* a multiple of 4 */
-    uint32_t claimed;
-};
-
 struct psc_crc_variant {
     const char *name;
     bool (*runs_here)(void);
@@ -29,19 +17,13 @@ struct psc_crc_variant {
     /* The same over data | mask, where the mask ends before the data does. */
     uint32_t (*masked)(uint32_t seed, const uint8_t mask[static PSC_CRC_MASK_BYTES], const void *data,
                        size_t bytes);
-    /* NULL, or what is left of PSC_CRC_TOGETHER claims: the sum of the differences between what a message,
-     * seeded with `seed`, leaves and what is claimed; each but the last moved by PSC_CRC_STEP bytes against
-     * the next. 0 if all are right. The messages are of equally many steps, at least PSC_CRC_STEPS_MIN. */
-    uint32_t (*together)(uint32_t seed, const struct psc_crc_message messages[static PSC_CRC_TOGETHER]);
+    /* NULL, or what is left of the claims of PSC_CRC_TOGETHER messages whose payloads are of equal length, a
+     * multiple of PSC_CRC_TURN_BYTES: the sum of the differences between what a message leaves, seeded with
+     * `seed`, and what it claims; each but the last moved by 64 bytes against the next. 0 if all are right.
+     */
+    uint32_t (*together)(uint32_t seed, const struct psc_crc_message messages[static PSC_CRC_TOGETHER],
+                         size_t payload_bytes);
 };
-
-/* Whole steps of a message behind its first 4 to 64 bytes. */
-#define PSC_CRC_STEP      64
-#define PSC_CRC_STEPS_MIN 8
-static inline uint32_t psc_crc_steps(uint32_t bytes)
-{
-    return (bytes - 4) / PSC_CRC_STEP;
-}
 
 extern const struct psc_crc_variant psc_crc_slicing, psc_crc_pclmul, psc_crc_vpclmul, psc_crc_vpclmul_each;
 extern const struct psc_crc_variant *psc_crc_chosen;

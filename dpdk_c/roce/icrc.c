@@ -23,7 +23,7 @@ static const union {
         struct psc_udp udp;
         struct psc_bth bth;
     } v6;
-    uint8_t bytes[2 * PSC_CRC_MASK_BYTES]; /* the rest is zeros: psc_crc_message */
+    uint8_t bytes[PSC_CRC_MASK_BYTES];
 } mask_v4 = {.v4 = {.ip = {.tos = 0xff, .ttl = 0xff, .checksum = {{0xff, 0xff}}},
                     .udp = {.checksum = {{0xff, 0xff}}},
                     .bth = {.congestion = 0xff}}},
@@ -61,12 +61,13 @@ bool psc_icrc_ok(const struct psc_packet *packet)
  * else a memory that always spoils the same bit would spoil two packets whose errors cancel each other. ----
  */
 
-static struct psc_crc_message message_of(const struct psc_packet *packet)
+struct psc_crc_message psc_icrc_message(const struct psc_packet *packet)
 {
     struct psc_crc_message message = {
         .mask = packet->ip_header[0] >> 4 == 4 ? mask_v4.bytes : mask_v6.bytes,
-        .data = packet->ip_header,
-        .bytes = packet->icrc_bytes,
+        .headers = packet->ip_header,
+        .header_bytes = (uint32_t)(packet->payload - packet->ip_header),
+        .payload = packet->payload,
     };
 
     memcpy(&message.claimed, packet->ip_header + packet->icrc_bytes, sizeof message.claimed);
@@ -74,22 +75,24 @@ static struct psc_crc_message message_of(const struct psc_packet *packet)
     return message;
 }
 
-bool psc_icrc_together(const struct psc_packet *a, const struct psc_packet *b)
+bool psc_icrc_together(const struct psc_packet *packet)
 {
-    uint32_t steps = psc_crc_steps(a->icrc_bytes);
-
-    return PSC_ICRC_IS_MADE && psc_crc_chosen->together && steps >= PSC_CRC_STEPS_MIN &&
-           steps == psc_crc_steps(b->icrc_bytes);
+    return PSC_ICRC_IS_MADE && psc_crc_chosen->together && packet->payload_bytes > 0 &&
+           packet->payload_bytes % PSC_CRC_TURN_BYTES == 0 &&
+           packet->payload - packet->ip_header <= PSC_CRC_MASK_BYTES;
 }
 
-void psc_icrc_check(struct psc_packet *const packets[PSC_ICRC_TOGETHER])
+void psc_icrc_checked(struct psc_packet *const packets[PSC_CRC_TOGETHER], uint32_t left)
+{
+    for (uint32_t i = 0; i < PSC_CRC_TOGETHER; i++)
+        packets[i]->icrc_sound = left == 0;
+}
+
+void psc_icrc_check(struct psc_packet *const packets[PSC_CRC_TOGETHER])
 {
     struct psc_crc_message messages[PSC_CRC_TOGETHER];
 
-    _Static_assert(PSC_ICRC_TOGETHER == PSC_CRC_TOGETHER, "a packet is a message");
     for (uint32_t i = 0; i < PSC_CRC_TOGETHER; i++)
-        messages[i] = message_of(packets[i]);
-    bool all_sound = psc_crc_chosen->together(PSC_ICRC_SEED, messages) == 0;
-    for (uint32_t i = 0; i < PSC_CRC_TOGETHER; i++)
-        packets[i]->icrc_sound = all_sound;
+        messages[i] = psc_icrc_message(packets[i]);
+    psc_icrc_checked(packets, psc_crc_chosen->together(PSC_ICRC_SEED, messages, packets[0]->payload_bytes));
 }

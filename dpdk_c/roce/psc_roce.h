@@ -147,14 +147,27 @@ uint32_t psc_crc32_combine(const struct psc_crc32_shift *shift, uint32_t a, uint
 /* ICRC of a frame from its IP header on, as the number whose bytes go to the wire least significant first. */
 uint32_t psc_icrc(const uint8_t *ip_header, uint32_t bytes);
 bool psc_icrc_ok(const struct psc_packet *packet);
-/* Whether so many packets are right, in the time of little more than one: psc_icrc_ok then knows. Says
- * nothing if one is wrong: psc_icrc_ok will look at each. What it may overlook that psc_icrc_ok would not:
- * two wrong packets of one call whose errors are the same, moved by 64 bytes for each place between them,
- * modulo the polynomial. Any two of the packets can be checked together (one and the same: if it can at all).
- */
-#define PSC_ICRC_TOGETHER 4
-void psc_icrc_check(struct psc_packet *const packets[PSC_ICRC_TOGETHER]);
-bool psc_icrc_together(const struct psc_packet *a, const struct psc_packet *b);
+/* What the ICRC covers of a packet, and what the packet says that it comes to. */
+struct psc_crc_message {
+    const uint8_t *mask, *headers; /* of the headers, these bits read as ones */
+    uint32_t header_bytes;         /* 4 to 64 */
+    uint32_t claimed;              /* the register */
+    const uint8_t *payload;        /* right behind the headers */
+};
+struct psc_crc_message psc_icrc_message(const struct psc_packet *packet);
+
+/* Whether four packets are right, in the time of little more than one: psc_icrc_ok then knows. Says nothing
+ * if one is wrong: psc_icrc_ok will look at each. What it may overlook that psc_icrc_ok would not: two wrong
+ * packets of one call whose errors are the same, moved by 64 bytes for each place between them, modulo the
+ * polynomial. */
+#define PSC_CRC_TOGETHER 4
+void psc_icrc_check(struct psc_packet *const packets[PSC_CRC_TOGETHER]);
+/* What such a check leaves (psc_crc_message's claims, in arith/ too) says. */
+void psc_icrc_checked(struct psc_packet *const packets[PSC_CRC_TOGETHER], uint32_t left);
+/* Packets with payloads of one length can be checked together if one of them can: whole turns of 256 bytes,
+ * behind headers of 64 bytes at most, on a CPU that does it. */
+#define PSC_CRC_TURN_BYTES 256
+bool psc_icrc_together(const struct psc_packet *packet);
 /* What the ICRC costs, a benchmark finds out by a lane that neither checks nor makes it. */
 #ifdef PSC_BENCH_NO_ICRC
 #define PSC_ICRC_IS_MADE false
