@@ -211,13 +211,58 @@ static void add_now(const struct psc_pool *pool, const struct psc_addition *addi
         addition->units, table_of(pool, slot->op));
 }
 
+bool psc_pool_may_add_ahead(const struct psc_pool *pool, const struct psc_slot *slot, uint32_t packet)
+{
+    return slot->arrived[packet] == 0 && psc_pool_makes_crcs(pool, slot->op) && psc_first_checked(slot->op) &&
+           pool->shape.packet_bytes % (PSC_CRC_TURN_BYTES * psc_op_form(slot->op)->expansion) == 0;
+}
+
+uint32_t psc_pool_add_ahead(struct psc_pool *pool, struct psc_slot *slot, uint32_t packet,
+                            const struct psc_crc_message *messages)
+{
+    struct psc_ahead *ahead = &pool->ahead;
+    size_t range_bytes = (size_t)pool->shape.packet_bytes * psc_op_form(slot->op)->expansion;
+
+    *ahead = (struct psc_ahead){.slot = slot, .packet = packet};
+    for (uint32_t i = 0; i < PSC_CRC_TOGETHER; i++)
+        ahead->values[i] = messages[i].payload;
+    return psc_first_checked(slot->op)(slot->accumulator + packet * range_bytes, messages,
+                                       pool->shape.packet_bytes, table_of(pool, slot->op), ahead->crcs);
+}
+
+void psc_pool_forget_ahead(struct psc_pool *pool)
+{
+    pool->ahead.slot = NULL;
+}
+
+static bool is_ahead(const struct psc_pool *pool, const struct psc_addition *addition)
+{
+    const struct psc_ahead *ahead = &pool->ahead;
+
+    return ahead->slot == addition->slot && ahead->packet == addition->packet && addition->first &&
+           addition->count == PSC_CRC_TOGETHER &&
+           memcmp(ahead->values, addition->values, sizeof ahead->values) == 0;
+}
+
+/* The sums are there. */
+static void take_ahead(struct psc_pool *pool, const struct psc_slot *slot)
+{
+    uint32_t expansion = psc_op_form(slot->op)->expansion;
+
+    memcpy(slot->packet_crc + (size_t)pool->ahead.packet * expansion, pool->ahead.crcs,
+           expansion * sizeof(uint32_t));
+    pool->ahead.slot = NULL;
+}
+
 /* All ranks cut a message alike (one MTU, one length), so a range has its first packets or it has others: the
  * slot needs no clearing. */
 static void add_waiting(struct psc_pool *pool, struct psc_addition *addition)
 {
     const struct psc_slot *slot = addition->slot;
 
-    if (slot->arrived[addition->packet] == pool->shape.world_size && psc_pool_makes_crcs(pool, slot->op))
+    if (is_ahead(pool, addition))
+        take_ahead(pool, slot);
+    else if (slot->arrived[addition->packet] == pool->shape.world_size && psc_pool_makes_crcs(pool, slot->op))
         add_last(pool, addition);
     else
         add_now(pool, addition);
@@ -267,7 +312,7 @@ void psc_pool_add(struct psc_pool *pool, uint32_t rank, uint32_t offset_bytes, c
         slot->summed_packets = offset_bytes + payload_bytes == slot->length_bytes
                                    ? slot->packets
                                    : (packet + 1) * psc_op_form(slot->op)->expansion;
-    } else if (addition->count == PSC_COMBINE_MAX) {
+    } else if (addition->count == PSC_COMBINE_MAX || is_ahead(pool, addition)) {
         add_waiting(pool, addition);
     }
 }

@@ -84,6 +84,16 @@ struct psc_addition {
 };
 #define PSC_POOL_WAITING 64u
 
+/* Sums that were made before anybody had decided whether their packets may be added: in a range that nothing
+ * had come to, so that they are of no account until just these values come, as its first and in this order.
+ */
+struct psc_ahead {
+    struct psc_slot *slot; /* NULL: none */
+    uint32_t packet;
+    const void *values[PSC_CRC_TOGETHER];
+    uint32_t crcs[8]; /* of the range's packets of the result */
+};
+
 struct psc_pool {
     struct psc_pool_shape shape;
     uint32_t packet_shift; /* log2 of packet_bytes */
@@ -93,6 +103,7 @@ struct psc_pool {
     struct psc_expand_reader *readers; /* by rank; NULL: no op of the job has sub-blocks */
     uint32_t waiting_count;
     struct psc_addition waiting[PSC_POOL_WAITING];
+    struct psc_ahead ahead;
 };
 
 /* Memory that a pool of this shape needs behind psc_pool_init: zeroed, 64-byte aligned. */
@@ -126,6 +137,14 @@ bool psc_pool_begin(struct psc_pool *pool, uint32_t rank, enum psc_op op, uint32
  * packet_bytes. Called once per rank and packet, in order. The payload is borrowed until psc_pool_settle. */
 void psc_pool_add(struct psc_pool *pool, uint32_t rank, uint32_t offset_bytes, const void *payload,
                   uint32_t payload_bytes);
+/* Whether full packets that nothing has come before at this range can be added by psc_pool_add_ahead. */
+bool psc_pool_may_add_ahead(const struct psc_pool *pool, const struct psc_slot *slot, uint32_t packet);
+/* Checks PSC_CRC_TOGETHER packets of that range, of as many ranks, and makes their sum meanwhile: it counts
+ * if psc_pool_add is called for each, in this order, before anything else comes to the range, and else never.
+ * Returns what is left of the packets' claims (psc_icrc_checked). To be forgotten before the frames end. */
+uint32_t psc_pool_add_ahead(struct psc_pool *pool, struct psc_slot *slot, uint32_t packet,
+                            const struct psc_crc_message *messages);
+void psc_pool_forget_ahead(struct psc_pool *pool);
 /* Adds what waits. Due before a frame of the burst is given back. */
 void psc_pool_settle(struct psc_pool *pool);
 /* The op of the rank's contribution has sub-blocks: its packets are read. */

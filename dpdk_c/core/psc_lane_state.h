@@ -86,6 +86,9 @@ struct psc_emit *psc_outbox_take(struct psc_outbox *out);
 /* psc_receive.c, psc_request.c, psc_response.c: frame in. The verdicts are counted by psc_receive_frames. */
 void psc_receive_frames(struct psc_lane *lane, const struct psc_frame *frames, uint32_t n,
                         struct psc_outbox *out);
+/* The slot and the range (packet of a contribution) that a full packet inside a message goes to, if it is the
+ * next that its QP executes; else NULL. */
+struct psc_slot *psc_foresee(const struct psc_qp *qp, const struct psc_packet *packet, uint32_t *range);
 enum psc_drop psc_receive_request(struct psc_lane *lane, struct psc_qp *qp, const struct psc_packet *packet);
 enum psc_drop psc_receive_response(struct psc_lane *lane, struct psc_qp *qp, const struct psc_packet *packet);
 /* Books the results that the rank's requester has seen acknowledged, in whatever way, and lets it go on. */

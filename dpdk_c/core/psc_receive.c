@@ -5,15 +5,28 @@
 #define CNP_INTERVAL_NS 50000u
 #define P_KEY_MASK      0x7fffu /* the top bit says full or limited member */
 
-/* Frames that are parsed before the first of them is executed. */
-#define RECEIVE_BATCH 8
+/* Frames that are parsed ahead of the one that is executed: enough to find four that are added together
+ * behind a few that are not, few enough for L1 to keep their headers. A power of two. */
+#define LOOKED_AHEAD 8
 
 struct received {
     enum psc_frame_kind kind;
     enum psc_drop why;
-    bool unchecked; /* its ICRC may still be checked with others' */
+    bool unchecked;    /* its ICRC may still be checked with others' */
+    struct psc_qp *qp; /* of an unchecked one */
     struct psc_packet packet;
 };
+
+struct burst {
+    uint32_t parsed;                        /* frames */
+    struct received received[LOOKED_AHEAD]; /* frame i at i mod LOOKED_AHEAD */
+    struct psc_pool *ahead;                 /* has made sums ahead; NULL: none */
+};
+
+static struct received *received_of(struct burst *burst, uint32_t frame)
+{
+    return &burst->received[frame % LOOKED_AHEAD];
+}
 
 static struct psc_qp *find_qp(const struct psc_lane *lane, uint32_t qpn)
 {
@@ -59,26 +72,66 @@ static enum psc_drop receive_roce(struct psc_lane *lane, const struct psc_packet
     return psc_receive_request(lane, qp, packet);
 }
 
-/* The ICRCs of this packet and of the next ones of the batch that can be checked with it: just before they
- * are added, so that a group that is added together is read from L2 once. Nothing has been decided about any
- * of them, and receive_roce asks again for those that are not found sound here. */
-static void check_icrcs(struct received *received, const struct received *end)
+static void forget_ahead(struct burst *burst)
 {
-    struct psc_packet *group[PSC_CRC_TOGETHER];
-    struct received *members[PSC_CRC_TOGETHER];
+    if (burst->ahead)
+        psc_pool_forget_ahead(burst->ahead);
+    burst->ahead = NULL;
+}
+
+/* Packets that will all be the first of one range are added while they are checked. Whether they may be is
+ * decided when each is executed; until then their sum is of no account. */
+static bool add_ahead(struct burst *burst, struct received *const group[static PSC_CRC_TOGETHER],
+                      struct psc_packet *const packets[static PSC_CRC_TOGETHER])
+{
+    struct psc_crc_message messages[PSC_CRC_TOGETHER];
+    struct psc_pool *pool = &group[0]->qp->pool->pool;
+    struct psc_slot *slot = NULL;
+    uint32_t range = 0;
+    uint64_t ranks = 0;
+
+    for (uint32_t i = 0; i < PSC_CRC_TOGETHER; i++) {
+        uint32_t its_range;
+        struct psc_slot *its_slot = psc_foresee(group[i]->qp, packets[i], &its_range);
+        if (!its_slot || (i > 0 && (its_slot != slot || its_range != range)))
+            return false;
+        slot = its_slot;
+        range = its_range;
+        ranks |= UINT64_C(1) << group[i]->qp->spec.rank;
+    }
+    if (__builtin_popcountll(ranks) != PSC_CRC_TOGETHER || !psc_pool_may_add_ahead(pool, slot, range))
+        return false;
+    for (uint32_t i = 0; i < PSC_CRC_TOGETHER; i++)
+        messages[i] = psc_icrc_message(packets[i]);
+    forget_ahead(burst);
+    psc_icrc_checked(packets, psc_pool_add_ahead(pool, slot, range, messages));
+    burst->ahead = pool;
+    return true;
+}
+
+/* The ICRCs of this packet and of the next ones that can be checked with it: just before they are added, so
+ * that a group that is added together is read from L2 once. Nothing has been decided about any of them, and
+ * receive_roce asks again for those that are not found sound here. */
+static void check_icrcs(struct burst *burst, uint32_t frame)
+{
+    struct received *group[PSC_CRC_TOGETHER];
+    struct psc_packet *packets[PSC_CRC_TOGETHER];
+    const uint32_t payload_bytes = received_of(burst, frame)->packet.payload_bytes;
     uint32_t count = 0;
 
-    for (struct received *other = received; other < end && count < PSC_CRC_TOGETHER; other++)
-        if (other->unchecked && other->packet.payload_bytes == received->packet.payload_bytes) {
-            group[count] = &other->packet;
-            members[count++] = other;
+    for (; frame < burst->parsed && count < PSC_CRC_TOGETHER; frame++) {
+        struct received *received = received_of(burst, frame);
+        if (received->unchecked && received->packet.payload_bytes == payload_bytes) {
+            packets[count] = &received->packet;
+            group[count++] = received;
         }
-    if (count == PSC_CRC_TOGETHER)
-        psc_icrc_check(group);
-    else
-        count = count > 0; /* nor do those that come later find enough */
-    while (count > 0)
-        members[--count]->unchecked = false;
+    }
+    if (count < PSC_CRC_TOGETHER)
+        return;
+    for (uint32_t i = 0; i < PSC_CRC_TOGETHER; i++)
+        group[i]->unchecked = false;
+    if (!add_ahead(burst, group, packets))
+        psc_icrc_check(packets);
 }
 
 static void receive(struct psc_lane *lane, const struct psc_frame *frame, const struct received *received,
@@ -111,37 +164,27 @@ static void parse(const struct psc_lane *lane, const struct psc_frame *frame, st
 
     received->kind =
         psc_parse(frame->data, frame->bytes, &lane->config.local, &received->packet, &received->why);
-    const struct psc_qp *qp = received->kind == PSC_FRAME_ROCE ? find_qp(lane, packet->dest_qpn) : NULL;
+    struct psc_qp *qp = received->kind == PSC_FRAME_ROCE ? find_qp(lane, packet->dest_qpn) : NULL;
+    received->qp = qp;
     received->unchecked = qp && psc_ip_equal(&packet->src, &qp->flow.dst) && psc_icrc_together(packet);
-}
-
-static void receive_batch(struct psc_lane *lane, const struct psc_frame *frames, uint32_t n,
-                          struct psc_outbox *out)
-{
-    struct received received[RECEIVE_BATCH];
-
-    for (uint32_t i = 0; i < n; i++)
-        parse(lane, &frames[i], &received[i]);
-    for (uint32_t i = 0; i < n; i++) {
-        if (received[i].unchecked)
-            check_icrcs(&received[i], received + n);
-        receive(lane, &frames[i], &received[i], out);
-    }
-}
-
-/* Headers of the next batch, while this one is added. */
-static void prefetch(const struct psc_frame *frames, uint32_t n)
-{
-    for (uint32_t i = 0; i < n && i < RECEIVE_BATCH; i++)
-        __builtin_prefetch(frames[i].data);
 }
 
 void psc_receive_frames(struct psc_lane *lane, const struct psc_frame *frames, uint32_t n,
                         struct psc_outbox *out)
 {
-    for (; n > RECEIVE_BATCH; frames += RECEIVE_BATCH, n -= RECEIVE_BATCH) {
-        prefetch(frames + RECEIVE_BATCH, n - RECEIVE_BATCH);
-        receive_batch(lane, frames, RECEIVE_BATCH, out);
+    struct burst burst;
+
+    burst.parsed = 0;
+    burst.ahead = NULL;
+    for (uint32_t i = 0; i < n; i++) {
+        for (; burst.parsed < n && burst.parsed < i + LOOKED_AHEAD; burst.parsed++) {
+            if (burst.parsed + LOOKED_AHEAD < n)
+                __builtin_prefetch(frames[burst.parsed + LOOKED_AHEAD].data);
+            parse(lane, &frames[burst.parsed], received_of(&burst, burst.parsed));
+        }
+        if (received_of(&burst, i)->unchecked)
+            check_icrcs(&burst, i);
+        receive(lane, &frames[i], received_of(&burst, i), out);
     }
-    receive_batch(lane, frames, n, out);
+    forget_ahead(&burst);
 }

@@ -28,6 +28,19 @@ static struct target target_of(const struct psc_qp *qp, const struct psc_packet 
     return target;
 }
 
+struct psc_slot *psc_foresee(const struct psc_qp *qp, const struct psc_packet *packet, uint32_t *range)
+{
+    const struct psc_responder *responder = &qp->responder;
+    uint16_t flags = packet->row->flags;
+
+    if (qp->state != PSC_QP_RTS || !responder->in_message || packet->psn != responder->expected_psn ||
+        !(flags & PSC_OPF_WRITE) || (flags & PSC_OPF_FIRST) ||
+        packet->payload_bytes != responder->mtu_bytes || packet->payload_bytes > responder->residual_bytes)
+        return NULL;
+    *range = psc_responder_offset_bytes(responder, packet) >> qp->pool->pool.packet_shift;
+    return psc_pool_find(&qp->pool->pool, current_round(qp));
+}
+
 /* Rule 5: a rank that is at round r has the result of r-W, so that one must have been sent to it whole. */
 static bool has_result(const struct psc_qp *qp, uint32_t round)
 {
