@@ -211,47 +211,60 @@ static void add_now(const struct psc_pool *pool, const struct psc_addition *addi
         addition->units, table_of(pool, slot->op));
 }
 
-bool psc_pool_may_add_ahead(const struct psc_pool *pool, const struct psc_slot *slot, uint32_t packet)
+/* Nothing has come to this range of the slot, and it can be added to in whole turns. */
+static bool may_add_ahead(const struct psc_pool *pool, const struct psc_slot *slot, uint32_t packet)
 {
-    return slot->arrived[packet] == 0 && psc_pool_makes_crcs(pool, slot->op) && psc_first_checked(slot->op) &&
+    return (packet + 1) * pool->shape.packet_bytes <= slot->length_bytes && slot->arrived[packet] == 0 &&
+           psc_pool_makes_crcs(pool, slot->op) && psc_first_checked(slot->op) &&
            pool->shape.packet_bytes % (PSC_CRC_TURN_BYTES * psc_op_form(slot->op)->expansion) == 0;
 }
 
-uint32_t psc_pool_add_ahead(struct psc_pool *pool, struct psc_slot *slot, uint32_t packet,
-                            const struct psc_crc_message *messages)
+bool psc_pool_add_ahead(struct psc_pool *pool, uint32_t round, uint32_t packet,
+                        const struct psc_crc_message *messages, uint32_t *left)
 {
-    struct psc_ahead *ahead = &pool->ahead;
-    size_t range_bytes = (size_t)pool->shape.packet_bytes * psc_op_form(slot->op)->expansion;
+    struct psc_slot *slot = psc_pool_find(pool, round);
+    struct psc_ahead *ahead = &pool->ahead[pool->ahead_count % PSC_POOL_AHEAD];
 
-    *ahead = (struct psc_ahead){.slot = slot, .packet = packet};
+    if (!slot || !may_add_ahead(pool, slot, packet))
+        return false;
+    pool->ahead_count++;
+    ahead->slot = slot;
+    ahead->packet = packet;
     for (uint32_t i = 0; i < PSC_CRC_TOGETHER; i++)
         ahead->values[i] = messages[i].payload;
-    return psc_first_checked(slot->op)(slot->accumulator + packet * range_bytes, messages,
-                                       pool->shape.packet_bytes, table_of(pool, slot->op), ahead->crcs);
+    size_t range_bytes = (size_t)pool->shape.packet_bytes * psc_op_form(slot->op)->expansion;
+    *left = psc_first_checked(slot->op)(slot->accumulator + packet * range_bytes, messages,
+                                        pool->shape.packet_bytes, table_of(pool, slot->op), ahead->crcs);
+    return true;
 }
 
 void psc_pool_forget_ahead(struct psc_pool *pool)
 {
-    pool->ahead.slot = NULL;
+    for (uint32_t i = 0; i < PSC_POOL_AHEAD; i++)
+        pool->ahead[i].slot = NULL;
 }
 
-static bool is_ahead(const struct psc_pool *pool, const struct psc_addition *addition)
+/* The sums of exactly these values, made ahead; else NULL. */
+static struct psc_ahead *ahead_of(struct psc_pool *pool, const struct psc_addition *addition)
 {
-    const struct psc_ahead *ahead = &pool->ahead;
-
-    return ahead->slot == addition->slot && ahead->packet == addition->packet && addition->first &&
-           addition->count == PSC_CRC_TOGETHER &&
-           memcmp(ahead->values, addition->values, sizeof ahead->values) == 0;
+    if (!addition->first || addition->count != PSC_CRC_TOGETHER)
+        return NULL;
+    for (uint32_t i = 0; i < PSC_POOL_AHEAD; i++) {
+        struct psc_ahead *ahead = &pool->ahead[i];
+        if (ahead->slot == addition->slot && ahead->packet == addition->packet &&
+            memcmp(ahead->values, addition->values, sizeof ahead->values) == 0)
+            return ahead;
+    }
+    return NULL;
 }
 
-/* The sums are there. */
-static void take_ahead(struct psc_pool *pool, const struct psc_slot *slot)
+static void take_ahead(struct psc_ahead *ahead)
 {
-    uint32_t expansion = psc_op_form(slot->op)->expansion;
+    uint32_t expansion = psc_op_form(ahead->slot->op)->expansion;
 
-    memcpy(slot->packet_crc + (size_t)pool->ahead.packet * expansion, pool->ahead.crcs,
+    memcpy(ahead->slot->packet_crc + (size_t)ahead->packet * expansion, ahead->crcs,
            expansion * sizeof(uint32_t));
-    pool->ahead.slot = NULL;
+    ahead->slot = NULL;
 }
 
 /* All ranks cut a message alike (one MTU, one length), so a range has its first packets or it has others: the
@@ -260,8 +273,10 @@ static void add_waiting(struct psc_pool *pool, struct psc_addition *addition)
 {
     const struct psc_slot *slot = addition->slot;
 
-    if (is_ahead(pool, addition))
-        take_ahead(pool, slot);
+    struct psc_ahead *ahead = ahead_of(pool, addition);
+
+    if (ahead)
+        take_ahead(ahead);
     else if (slot->arrived[addition->packet] == pool->shape.world_size && psc_pool_makes_crcs(pool, slot->op))
         add_last(pool, addition);
     else
@@ -312,7 +327,7 @@ void psc_pool_add(struct psc_pool *pool, uint32_t rank, uint32_t offset_bytes, c
         slot->summed_packets = offset_bytes + payload_bytes == slot->length_bytes
                                    ? slot->packets
                                    : (packet + 1) * psc_op_form(slot->op)->expansion;
-    } else if (addition->count == PSC_COMBINE_MAX || is_ahead(pool, addition)) {
+    } else if (addition->count == PSC_COMBINE_MAX || ahead_of(pool, addition)) {
         add_waiting(pool, addition);
     }
 }

@@ -93,6 +93,7 @@ struct psc_ahead {
     const void *values[PSC_CRC_TOGETHER];
     uint32_t crcs[8]; /* of the range's packets of the result */
 };
+#define PSC_POOL_AHEAD 8u
 
 struct psc_pool {
     struct psc_pool_shape shape;
@@ -103,7 +104,8 @@ struct psc_pool {
     struct psc_expand_reader *readers; /* by rank; NULL: no op of the job has sub-blocks */
     uint32_t waiting_count;
     struct psc_addition waiting[PSC_POOL_WAITING];
-    struct psc_ahead ahead;
+    struct psc_ahead ahead[PSC_POOL_AHEAD];
+    uint32_t ahead_count; /* made so far: the next one is this modulo PSC_POOL_AHEAD */
 };
 
 /* Memory that a pool of this shape needs behind psc_pool_init: zeroed, 64-byte aligned. */
@@ -137,13 +139,12 @@ bool psc_pool_begin(struct psc_pool *pool, uint32_t rank, enum psc_op op, uint32
  * packet_bytes. Called once per rank and packet, in order. The payload is borrowed until psc_pool_settle. */
 void psc_pool_add(struct psc_pool *pool, uint32_t rank, uint32_t offset_bytes, const void *payload,
                   uint32_t payload_bytes);
-/* Whether full packets that nothing has come before at this range can be added by psc_pool_add_ahead. */
-bool psc_pool_may_add_ahead(const struct psc_pool *pool, const struct psc_slot *slot, uint32_t packet);
-/* Checks PSC_CRC_TOGETHER packets of that range, of as many ranks, and makes their sum meanwhile: it counts
- * if psc_pool_add is called for each, in this order, before anything else comes to the range, and else never.
- * Returns what is left of the packets' claims (psc_icrc_checked). To be forgotten before the frames end. */
-uint32_t psc_pool_add_ahead(struct psc_pool *pool, struct psc_slot *slot, uint32_t packet,
-                            const struct psc_crc_message *messages);
+/* Checks PSC_CRC_TOGETHER full packets of which each seems to be the next of its rank at packet `packet` of a
+ * contribution to `round`, and makes their sum meanwhile. It counts if psc_pool_add is called for each, in
+ * this order, before anything else comes to that range, and else never. False: not possible there; else *left
+ * is what is left of the packets' claims (psc_icrc_checked). To be forgotten before the frames end. */
+bool psc_pool_add_ahead(struct psc_pool *pool, uint32_t round, uint32_t packet,
+                        const struct psc_crc_message *messages, uint32_t *left);
 void psc_pool_forget_ahead(struct psc_pool *pool);
 /* Adds what waits. Due before a frame of the burst is given back. */
 void psc_pool_settle(struct psc_pool *pool);

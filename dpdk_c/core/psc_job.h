@@ -20,6 +20,13 @@ enum psc_qp_state {
                    ends */
 };
 
+/* Where a packet goes, foreseen as frames are parsed (psc_foresee). */
+struct psc_foresight {
+    uint32_t next_psn; /* of the packet behind it */
+    uint32_t round;
+    uint32_t range; /* packet of the contribution */
+};
+
 /* One queue pair: our end of one rank's connection to one pool. Written by the lane alone. */
 struct psc_qp {
     enum psc_qp_state state; /* what every request touches comes first */
@@ -30,6 +37,7 @@ struct psc_qp {
     struct psc_job *job;
     struct psc_job_pool *pool;
     struct psc_responder responder;
+    struct psc_foresight foresight;
     uint64_t request_ns; /* when a request was last executed */
     struct psc_qp_spec spec;
     struct psc_flow flow;

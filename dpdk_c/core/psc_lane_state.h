@@ -86,9 +86,10 @@ struct psc_emit *psc_outbox_take(struct psc_outbox *out);
 /* psc_receive.c, psc_request.c, psc_response.c: frame in. The verdicts are counted by psc_receive_frames. */
 void psc_receive_frames(struct psc_lane *lane, const struct psc_frame *frames, uint32_t n,
                         struct psc_outbox *out);
-/* The slot and the range (packet of a contribution) that a full packet inside a message goes to, if it is the
- * next that its QP executes; else NULL. */
-struct psc_slot *psc_foresee(const struct psc_qp *qp, const struct psc_packet *packet, uint32_t *range);
+/* Where a request's payload goes if it and all that is parsed before it are executed. Called for each request
+ * of the QP as it is parsed; decides nothing: somebody else's frame may mislead it. False: it cannot be said.
+ */
+bool psc_foresee(struct psc_qp *qp, const struct psc_packet *packet, struct psc_foresight *foreseen);
 enum psc_drop psc_receive_request(struct psc_lane *lane, struct psc_qp *qp, const struct psc_packet *packet);
 enum psc_drop psc_receive_response(struct psc_lane *lane, struct psc_qp *qp, const struct psc_packet *packet);
 /* Books the results that the rank's requester has seen acknowledged, in whatever way, and lets it go on. */

@@ -7,20 +7,24 @@
 
 /* Frames that are parsed ahead of the one that is executed: enough to find four that are added together
  * behind a few that are not, few enough for L1 to keep their headers. A power of two. */
-#define LOOKED_AHEAD 8
+#define LOOKED_AHEAD 16
+#define POOLS_AHEAD  8
 
 struct received {
     enum psc_frame_kind kind;
     enum psc_drop why;
     bool unchecked;    /* its ICRC may still be checked with others' */
+    bool foreseen;     /* of an unchecked one: `at` is known */
     struct psc_qp *qp; /* of an unchecked one */
+    struct psc_foresight at;
     struct psc_packet packet;
 };
 
 struct burst {
     uint32_t parsed;                        /* frames */
     struct received received[LOOKED_AHEAD]; /* frame i at i mod LOOKED_AHEAD */
-    struct psc_pool *ahead;                 /* has made sums ahead; NULL: none */
+    struct psc_pool *ahead[POOLS_AHEAD];    /* these have made sums ahead */
+    uint32_t ahead_count;
 };
 
 static struct received *received_of(struct burst *burst, uint32_t frame)
@@ -72,66 +76,83 @@ static enum psc_drop receive_roce(struct psc_lane *lane, const struct psc_packet
     return psc_receive_request(lane, qp, packet);
 }
 
-static void forget_ahead(struct burst *burst)
+static bool note_ahead(struct burst *burst, struct psc_pool *pool)
 {
-    if (burst->ahead)
-        psc_pool_forget_ahead(burst->ahead);
-    burst->ahead = NULL;
-}
-
-/* Packets that will all be the first of one range are added while they are checked. Whether they may be is
- * decided when each is executed; until then their sum is of no account. */
-static bool add_ahead(struct burst *burst, struct received *const group[static PSC_CRC_TOGETHER],
-                      struct psc_packet *const packets[static PSC_CRC_TOGETHER])
-{
-    struct psc_crc_message messages[PSC_CRC_TOGETHER];
-    struct psc_pool *pool = &group[0]->qp->pool->pool;
-    struct psc_slot *slot = NULL;
-    uint32_t range = 0;
-    uint64_t ranks = 0;
-
-    for (uint32_t i = 0; i < PSC_CRC_TOGETHER; i++) {
-        uint32_t its_range;
-        struct psc_slot *its_slot = psc_foresee(group[i]->qp, packets[i], &its_range);
-        if (!its_slot || (i > 0 && (its_slot != slot || its_range != range)))
-            return false;
-        slot = its_slot;
-        range = its_range;
-        ranks |= UINT64_C(1) << group[i]->qp->spec.rank;
-    }
-    if (__builtin_popcountll(ranks) != PSC_CRC_TOGETHER || !psc_pool_may_add_ahead(pool, slot, range))
+    for (uint32_t i = 0; i < burst->ahead_count; i++)
+        if (burst->ahead[i] == pool)
+            return true;
+    if (burst->ahead_count == POOLS_AHEAD)
         return false;
-    for (uint32_t i = 0; i < PSC_CRC_TOGETHER; i++)
-        messages[i] = psc_icrc_message(packets[i]);
-    forget_ahead(burst);
-    psc_icrc_checked(packets, psc_pool_add_ahead(pool, slot, range, messages));
-    burst->ahead = pool;
+    burst->ahead[burst->ahead_count++] = pool;
     return true;
 }
 
-/* The ICRCs of this packet and of the next ones that can be checked with it: just before they are added, so
- * that a group that is added together is read from L2 once. Nothing has been decided about any of them, and
- * receive_roce asks again for those that are not found sound here. */
-static void check_icrcs(struct burst *burst, uint32_t frame)
+static bool alike(const struct received *a, const struct received *b)
 {
-    struct received *group[PSC_CRC_TOGETHER];
-    struct psc_packet *packets[PSC_CRC_TOGETHER];
-    const uint32_t payload_bytes = received_of(burst, frame)->packet.payload_bytes;
+    return b->unchecked && a->packet.payload_bytes == b->packet.payload_bytes;
+}
+
+static bool to_one_range(const struct received *a, const struct received *b)
+{
+    return b->foreseen && a->qp->pool == b->qp->pool && a->at.round == b->at.round &&
+           a->at.range == b->at.range;
+}
+
+/* From `frame` on, those that may be checked with it, and only those of its range if it is said so. */
+static bool find_group(struct burst *burst, uint32_t frame, bool of_range,
+                       struct psc_packet *group[static PSC_CRC_TOGETHER])
+{
+    const struct received *first = received_of(burst, frame);
+    struct received *members[PSC_CRC_TOGETHER];
     uint32_t count = 0;
 
     for (; frame < burst->parsed && count < PSC_CRC_TOGETHER; frame++) {
-        struct received *received = received_of(burst, frame);
-        if (received->unchecked && received->packet.payload_bytes == payload_bytes) {
-            packets[count] = &received->packet;
-            group[count++] = received;
-        }
+        struct received *other = received_of(burst, frame);
+        if (alike(first, other) && (!of_range || to_one_range(first, other)))
+            members[count++] = other;
     }
     if (count < PSC_CRC_TOGETHER)
-        return;
+        return false;
+    for (uint32_t i = 0; i < PSC_CRC_TOGETHER; i++) {
+        members[i]->unchecked = false;
+        group[i] = &members[i]->packet;
+    }
+    return true;
+}
+
+/* Packets that are the first of one range are added while they are checked. Whether they may be is decided
+ * when each is executed; until then their sum is of no account. */
+static bool add_ahead(struct burst *burst, const struct received *first,
+                      struct psc_packet *const group[static PSC_CRC_TOGETHER])
+{
+    struct psc_crc_message messages[PSC_CRC_TOGETHER];
+    struct psc_pool *pool = &first->qp->pool->pool;
+    uint32_t left;
+
+    if (!note_ahead(burst, pool))
+        return false;
     for (uint32_t i = 0; i < PSC_CRC_TOGETHER; i++)
-        group[i]->unchecked = false;
-    if (!add_ahead(burst, group, packets))
-        psc_icrc_check(packets);
+        messages[i] = psc_icrc_message(group[i]);
+    if (!psc_pool_add_ahead(pool, first->at.round, first->at.range, messages, &left))
+        return false;
+    psc_icrc_checked(group, left);
+    return true;
+}
+
+/* The ICRCs of this packet and of others that come soon: just before they are added, so that a group that is
+ * added together is read from L2 once. Nothing has been decided about any of them, and receive_roce asks
+ * again for those that are not found sound here. */
+static void check_icrcs(struct burst *burst, uint32_t frame)
+{
+    const struct received *first = received_of(burst, frame);
+    struct psc_packet *group[PSC_CRC_TOGETHER];
+
+    if (first->foreseen && find_group(burst, frame, true, group)) {
+        if (!add_ahead(burst, first, group))
+            psc_icrc_check(group);
+    } else if (find_group(burst, frame, false, group)) {
+        psc_icrc_check(group);
+    }
 }
 
 static void receive(struct psc_lane *lane, const struct psc_frame *frame, const struct received *received,
@@ -167,6 +188,7 @@ static void parse(const struct psc_lane *lane, const struct psc_frame *frame, st
     struct psc_qp *qp = received->kind == PSC_FRAME_ROCE ? find_qp(lane, packet->dest_qpn) : NULL;
     received->qp = qp;
     received->unchecked = qp && psc_ip_equal(&packet->src, &qp->flow.dst) && psc_icrc_together(packet);
+    received->foreseen = received->unchecked && psc_foresee(qp, packet, &received->at);
 }
 
 void psc_receive_frames(struct psc_lane *lane, const struct psc_frame *frames, uint32_t n,
@@ -175,7 +197,7 @@ void psc_receive_frames(struct psc_lane *lane, const struct psc_frame *frames, u
     struct burst burst;
 
     burst.parsed = 0;
-    burst.ahead = NULL;
+    burst.ahead_count = 0;
     for (uint32_t i = 0; i < n; i++) {
         for (; burst.parsed < n && burst.parsed < i + LOOKED_AHEAD; burst.parsed++) {
             if (burst.parsed + LOOKED_AHEAD < n)
@@ -186,5 +208,6 @@ void psc_receive_frames(struct psc_lane *lane, const struct psc_frame *frames, u
             check_icrcs(&burst, i);
         receive(lane, &frames[i], received_of(&burst, i), out);
     }
-    forget_ahead(&burst);
+    while (burst.ahead_count > 0)
+        psc_pool_forget_ahead(burst.ahead[--burst.ahead_count]);
 }

@@ -1,6 +1,7 @@
 /* core/: a request that has reached its QP: may it be executed, and what does executing do.
  * Joins the responder of qp/ with the pool of agg/. Steps of the story: "responder step", "slot added". */
 #include "psc_lane_state.h"
+#include "psc_psn.h"
 
 /* Where the message of a packet points: read from the address of a FIRST or ONLY, known of later packets. */
 struct target {
@@ -28,17 +29,28 @@ static struct target target_of(const struct psc_qp *qp, const struct psc_packet 
     return target;
 }
 
-struct psc_slot *psc_foresee(const struct psc_qp *qp, const struct psc_packet *packet, uint32_t *range)
+bool psc_foresee(struct psc_qp *qp, const struct psc_packet *packet, struct psc_foresight *foreseen)
 {
     const struct psc_responder *responder = &qp->responder;
+    struct psc_foresight *at = &qp->foresight;
     uint16_t flags = packet->row->flags;
 
-    if (qp->state != PSC_QP_RTS || !responder->in_message || packet->psn != responder->expected_psn ||
-        !(flags & PSC_OPF_WRITE) || (flags & PSC_OPF_FIRST) ||
-        packet->payload_bytes != responder->mtu_bytes || packet->payload_bytes > responder->residual_bytes)
-        return NULL;
-    *range = psc_responder_offset_bytes(responder, packet) >> qp->pool->pool.packet_shift;
-    return psc_pool_find(&qp->pool->pool, current_round(qp));
+    if (!(flags & PSC_OPF_WRITE))
+        return false;
+    if (flags & PSC_OPF_FIRST) {
+        at->round = psc_va_round(packet->va - qp->spec.va_base);
+        at->range = 0;
+    } else if (packet->psn == responder->expected_psn && responder->in_message) {
+        at->round = current_round(qp);
+        at->range = psc_responder_offset_bytes(responder, packet) >> qp->pool->pool.packet_shift;
+    } else if (packet->psn == at->next_psn) {
+        at->range++;
+    } else {
+        return false;
+    }
+    at->next_psn = psc_psn_add(packet->psn, 1);
+    *foreseen = *at;
+    return true;
 }
 
 /* Rule 5: a rank that is at round r has the result of r-W, so that one must have been sent to it whole. */
