@@ -39,6 +39,7 @@ struct psc_answer {
 struct psc_qp_set {
     struct psc_qp *qps[PSC_LANE_QPS];
     uint32_t count;
+    uint32_t next; /* where serving goes on */
 };
 
 struct psc_lane {

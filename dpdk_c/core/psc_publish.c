@@ -223,38 +223,43 @@ static uint32_t send_packet(struct psc_lane *lane, struct psc_qp *qp, const stru
     return probe || sending->again ? 0 : piece.payload_bytes;
 }
 
-/* What the QP may send and the outbox has room for. */
-static void send_from(struct psc_lane *lane, struct psc_qp *qp, struct psc_outbox *out)
+/* What the QP may send, at most `share` packets. True: it may have more. */
+static bool send_from(struct psc_lane *lane, struct psc_qp *qp, uint32_t share, struct psc_outbox *out)
 {
     struct psc_sending sending;
     uint64_t result_bytes = 0;
+    uint32_t sent = 0;
 
-    while (!psc_outbox_full(out) && psc_requester_next(&qp->requester, lane->now_ns, &sending))
+    while (sent < share && !psc_outbox_full(out) &&
+           psc_requester_next(&qp->requester, lane->now_ns, &sending)) {
         result_bytes += send_packet(lane, qp, &sending, psc_outbox_take(out));
+        sent++;
+    }
     if (qp->job->spec.stats)
         PSC_COUNT(qp->job->spec.stats->result_bytes, result_bytes);
+    return sent == share || psc_outbox_full(out);
 }
 
-/* A QP leaves the set when it has nothing that may be sent: an ACK, a result or a clock brings it back. The
- * one that has filled the outbox comes last in the next turn: who always has something starves nobody. */
+/* The outbox's room in equal shares, and again what somebody has left of his. Workers that get their results
+ * together send their next contributions together, and what comes together is added in one pass. A QP leaves
+ * the set when it has nothing that may be sent: an ACK, a result or a clock brings it back. The next turn goes
+ * on behind who was served last: who always has something starves nobody. */
 void psc_send_results(struct psc_lane *lane, struct psc_outbox *out)
 {
     struct psc_qp_set *senders = &lane->senders;
-    struct psc_qp *served_last = NULL;
-    uint32_t kept = 0;
+    uint32_t share = 0, at = senders->next;
 
-    for (uint32_t i = 0; i < senders->count; i++) {
-        struct psc_qp *qp = senders->qps[i];
-        bool served = !psc_outbox_full(out);
-        if (qp->state == PSC_QP_RTS)
-            send_from(lane, qp, out);
-        qp->sending = qp->state == PSC_QP_RTS && psc_outbox_full(out);
-        if (qp->sending && served)
-            served_last = qp;
-        else if (qp->sending)
-            senders->qps[kept++] = qp;
+    while (senders->count > 0 && !psc_outbox_full(out)) {
+        if (at >= senders->count)
+            at = 0;
+        if (at == 0 || share == 0)
+            share = (out->max - out->count + senders->count - 1) / senders->count;
+        struct psc_qp *qp = senders->qps[at];
+        qp->sending = qp->state == PSC_QP_RTS && send_from(lane, qp, share, out);
+        if (qp->sending)
+            at++;
+        else
+            senders->qps[at] = senders->qps[--senders->count];
     }
-    if (served_last)
-        senders->qps[kept++] = served_last;
-    senders->count = kept;
+    senders->next = at;
 }

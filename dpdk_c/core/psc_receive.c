@@ -7,7 +7,7 @@
 
 /* Frames that are parsed ahead of the one that is executed: enough to find four that are added together
  * behind a few that are not, few enough for L1 to keep their headers. A power of two. */
-#define LOOKED_AHEAD 16
+#define LOOKED_AHEAD 8
 #define POOLS_AHEAD  8
 
 struct received {
