@@ -42,7 +42,7 @@ static enum psc_drop receive_roce(struct psc_lane *lane, const struct psc_packet
         return PSC_DROP_UNKNOWN_QP;
     if (qp->state != PSC_QP_RTS)
         return PSC_DROP_QP_STATE;
-    if (!psc_ip_equal(&packet->src, &qp->flow.dst))
+    if (!psc_packet_is_from(packet, &qp->flow.dst))
         return PSC_DROP_FOREIGN_PEER;
     if ((packet->p_key & P_KEY_MASK) != P_KEY_MASK)
         return PSC_DROP_P_KEY;
@@ -112,7 +112,7 @@ static void parse(const struct psc_lane *lane, const struct psc_frame *frame, st
     received->kind =
         psc_parse(frame->data, frame->bytes, &lane->config.local, &received->packet, &received->why);
     const struct psc_qp *qp = received->kind == PSC_FRAME_ROCE ? find_qp(lane, packet->dest_qpn) : NULL;
-    received->unchecked = qp && psc_ip_equal(&packet->src, &qp->flow.dst);
+    received->unchecked = qp && psc_packet_is_from(packet, &qp->flow.dst);
 }
 
 static void receive_batch(struct psc_lane *lane, const struct psc_frame *frames, uint32_t n,
