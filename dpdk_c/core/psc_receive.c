@@ -59,7 +59,7 @@ static enum psc_drop receive_roce(struct psc_lane *lane, const struct psc_packet
         return PSC_DROP_UNKNOWN_QP;
     if (qp->state != PSC_QP_RTS)
         return PSC_DROP_QP_STATE;
-    if (!psc_ip_equal(&packet->src, &qp->flow.dst))
+    if (!psc_packet_is_from(packet, &qp->flow.dst))
         return PSC_DROP_FOREIGN_PEER;
     if ((packet->p_key & P_KEY_MASK) != P_KEY_MASK)
         return PSC_DROP_P_KEY;
@@ -187,7 +187,7 @@ static void parse(const struct psc_lane *lane, const struct psc_frame *frame, st
         psc_parse(frame->data, frame->bytes, &lane->config.local, &received->packet, &received->why);
     struct psc_qp *qp = received->kind == PSC_FRAME_ROCE ? find_qp(lane, packet->dest_qpn) : NULL;
     received->qp = qp;
-    received->unchecked = qp && psc_ip_equal(&packet->src, &qp->flow.dst) && psc_icrc_together(packet);
+    received->unchecked = qp && psc_packet_is_from(packet, &qp->flow.dst) && psc_icrc_together(packet);
     received->foreseen = received->unchecked && psc_foresee(qp, packet, &received->at);
 }
 

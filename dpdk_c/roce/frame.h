@@ -130,8 +130,16 @@ struct psc_datagram {
     uint32_t payload_bytes;
     uint8_t protocol;
     uint8_t ecn;
-    struct psc_ip src, dst;
 };
+static inline bool psc_datagram_is_v4(const struct psc_datagram *datagram)
+{
+    return datagram->ip_header[0] >> 4 == 4;
+}
+/* Of one over IPv6. */
+static inline const struct psc_ipv6 *psc_ipv6_of(const struct psc_datagram *datagram)
+{
+    return (const void *)datagram->ip_header;
+}
 /* Step 2 of the receive order. */
 enum psc_drop psc_open_ipv4(const struct psc_l3 *l3, const struct psc_local *local,
                             struct psc_datagram *datagram);

@@ -87,10 +87,9 @@ enum psc_drop psc_open_ipv4(const struct psc_l3 *l3, const struct psc_local *loc
                                       .payload = l3->data + sizeof *ip,
                                       .payload_bytes = total_bytes - (uint32_t)sizeof *ip,
                                       .protocol = ip->protocol,
-                                      .ecn = ip->tos & PSC_ECN_CE,
-                                      .src = psc_ip_from_v4(ip->src),
-                                      .dst = psc_ip_from_v4(ip->dst)};
-    return psc_ip_equal(&datagram->dst, &local->ip) ? PSC_DROP_NONE : PSC_DROP_FOREIGN_IP;
+                                      .ecn = ip->tos & PSC_ECN_CE};
+    bool ours = psc_ip_is_v4(&local->ip) && memcmp(ip->dst, local->ip.b + 12, sizeof ip->dst) == 0;
+    return ours ? PSC_DROP_NONE : PSC_DROP_FOREIGN_IP;
 }
 
 static bool is_ipv6_extension(uint8_t next_header)
@@ -136,9 +135,7 @@ enum psc_drop psc_open_ipv6(const struct psc_l3 *l3, const struct psc_local *loc
                                       .payload = l3->data + sizeof *ip,
                                       .payload_bytes = payload_bytes,
                                       .protocol = ip->next_header,
-                                      .ecn = version_class_flow >> 20 & PSC_ECN_CE,
-                                      .src = ip->src,
-                                      .dst = ip->dst};
+                                      .ecn = version_class_flow >> 20 & PSC_ECN_CE};
     return check_ipv6_destination(l3, ip, local);
 }
 
@@ -209,7 +206,6 @@ static enum psc_drop open_roce(const struct psc_datagram *datagram, struct psc_p
     enum psc_drop why = open_udp(datagram);
     if (why != PSC_DROP_NONE)
         return why;
-    packet->src = datagram->src;
     packet->congestion_experienced = datagram->ecn == PSC_ECN_CE;
     packet->ip_header = datagram->ip_header;
     const uint8_t *end = datagram->payload + datagram->payload_bytes;
@@ -223,7 +219,7 @@ static enum psc_drop open_roce(const struct psc_datagram *datagram, struct psc_p
 static enum psc_frame_kind icmp_kind(const struct psc_datagram *datagram)
 {
     const struct psc_icmp_echo *icmp = (const void *)datagram->payload;
-    bool v4 = psc_ip_is_v4(&datagram->src);
+    bool v4 = psc_datagram_is_v4(datagram);
     if (datagram->protocol != (v4 ? PSC_IPPROTO_ICMP : PSC_IPPROTO_ICMPV6) ||
         datagram->payload_bytes < sizeof *icmp || icmp->code != 0)
         return PSC_FRAME_DROP;
@@ -244,6 +240,16 @@ static enum psc_drop open_ip(const struct psc_l3 *l3, const struct psc_local *lo
     default:
         return PSC_DROP_ETHERTYPE;
     }
+}
+
+bool psc_packet_is_from(const struct psc_packet *packet, const struct psc_ip *peer)
+{
+    const struct psc_ipv4 *ip = (const void *)packet->ip_header;
+
+    if (ip->version_ihl == PSC_IPV4_VERSION_IHL)
+        return memcmp(ip->src, peer->b + sizeof peer->b - sizeof ip->src, sizeof ip->src) == 0 &&
+               psc_ip_is_v4(peer);
+    return psc_ip_equal(&((const struct psc_ipv6 *)(const void *)ip)->src, peer);
 }
 
 /* Flat: what a layer finds out about a frame of 4 KiB stays in registers (measured: docs/performance.md). */

@@ -94,7 +94,6 @@ struct psc_packet {
     uint32_t payload_bytes; /* without pad */
     uint32_t dest_qpn;
     uint32_t psn;
-    struct psc_ip src;
     uint16_t p_key;
     uint8_t opcode;
     bool ack_req;
@@ -120,6 +119,8 @@ enum psc_frame_kind {
  * or DROP with *why. Never reads past `bytes`; lengths come from IP and UDP, never from the frame. */
 enum psc_frame_kind psc_parse(const uint8_t *frame, uint32_t bytes, const struct psc_local *local,
                               struct psc_packet *packet, enum psc_drop *why);
+/* Its IP source is `peer`. */
+bool psc_packet_is_from(const struct psc_packet *packet, const struct psc_ip *peer);
 
 /* ---- ICRC: reflected CRC-32 over 8 bytes of FF and the masked copy of IP header .. last pad byte. ---- */
 
