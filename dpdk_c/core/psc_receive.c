@@ -15,7 +15,7 @@ struct received {
     enum psc_drop why;
     bool unchecked;    /* its ICRC may still be checked with others' */
     bool foreseen;     /* of an unchecked one: `at` is known */
-    struct psc_qp *qp; /* of an unchecked one */
+    struct psc_qp *qp; /* that a RoCE packet is for; NULL: none */
     struct psc_foresight at;
     struct psc_packet packet;
 };
@@ -50,9 +50,8 @@ static void notice_congestion(struct psc_lane *lane, struct psc_qp *qp)
 
 /* Receive order from the QP on. A foreign source is dropped, never NAKed: a blind sender must not kill a QP.
  */
-static enum psc_drop receive_roce(struct psc_lane *lane, const struct psc_packet *packet)
+static enum psc_drop receive_roce(struct psc_lane *lane, struct psc_qp *qp, const struct psc_packet *packet)
 {
-    struct psc_qp *qp = find_qp(lane, packet->dest_qpn);
     uint16_t flags = packet->row->flags;
 
     if (!qp)
@@ -162,7 +161,7 @@ static void receive(struct psc_lane *lane, const struct psc_frame *frame, const 
 
     switch (received->kind) {
     case PSC_FRAME_ROCE:
-        why = receive_roce(lane, &received->packet);
+        why = receive_roce(lane, received->qp, &received->packet);
         break;
     case PSC_FRAME_NEIGHBOUR:
         psc_neighbour_learn(lane, frame);

@@ -34,22 +34,22 @@ bool psc_foresee(struct psc_qp *qp, const struct psc_packet *packet, struct psc_
     const struct psc_responder *responder = &qp->responder;
     struct psc_foresight *at = &qp->foresight;
     uint16_t flags = packet->row->flags;
+    uint32_t round = at->round, range = at->range + 1;
 
     if (!(flags & PSC_OPF_WRITE))
         return false;
     if (flags & PSC_OPF_FIRST) {
-        at->round = psc_va_round(packet->va - qp->spec.va_base);
-        at->range = 0;
+        round = psc_va_round(packet->va - qp->spec.va_base);
+        range = 0;
     } else if (packet->psn == responder->expected_psn && responder->in_message) {
-        at->round = current_round(qp);
-        at->range = psc_responder_offset_bytes(responder, packet) >> qp->pool->pool.packet_shift;
-    } else if (packet->psn == at->next_psn) {
-        at->range++;
-    } else {
+        round = current_round(qp);
+        range = psc_responder_offset_bytes(responder, packet) >> qp->pool->pool.packet_shift;
+    } else if (packet->psn != at->next_psn) {
         return false;
     }
+    foreseen->round = at->round = round;
+    foreseen->range = at->range = range;
     at->next_psn = psc_psn_add(packet->psn, 1);
-    *foreseen = *at;
     return true;
 }
 
