@@ -57,16 +57,6 @@ enum psc_drop psc_open_ethernet(const uint8_t *frame, uint32_t bytes, const stru
     return PSC_DROP_NONE;
 }
 
-/* RFC 1071's sum of 16-bit words is FFFF exactly if the plain sum, in words of any width and in the order of
- * bytes of the machine, is a multiple of that: a header is never all zeros. */
-static bool ipv4_checksum_ok(const struct psc_ipv4 *ip)
-{
-    uint32_t words[sizeof *ip / 4];
-
-    memcpy(words, ip, sizeof words);
-    return ((uint64_t)words[0] + words[1] + words[2] + words[3] + words[4]) % 0xffff == 0;
-}
-
 enum psc_drop psc_open_ipv4(const struct psc_l3 *l3, const struct psc_local *local,
                             struct psc_datagram *datagram)
 {
@@ -78,7 +68,7 @@ enum psc_drop psc_open_ipv4(const struct psc_l3 *l3, const struct psc_local *loc
         return PSC_DROP_IP_HEADER;
     if (total_bytes > l3->bytes)
         return PSC_DROP_RUNT;
-    if (!ipv4_checksum_ok(ip))
+    if (psc_ipv4_sum(ip) != 0xffff)
         return PSC_DROP_IP_HEADER;
     if ((psc_from_be16(ip->fragment) & PSC_IPV4_FRAGMENT_MASK) != 0)
         return PSC_DROP_IP_FRAGMENT;

@@ -1,5 +1,6 @@
 /* The builder: its bytes against frames written by hand, and every opcode through builder and parser and
  * back. */
+#include "frame.h"
 #include "support.h"
 
 #include <stdlib.h>
@@ -33,6 +34,26 @@ static void ipv4_ack(void **state)
                 "020000000002 020000000001 0800"
                 "456a 0030 0000 4000 40 11 2651 0a000001 0a000002 c123 12b7 001c 0000"
                 "11 40 ffff 00 000123 00 fffffe 1f 000007 f70e1088");
+}
+
+/* Every sum that there is, both zeros of it too. */
+static void ipv4_checksum_of_any_header(void **state)
+{
+    struct psc_header ack = {.opcode = PSC_RC_ACK};
+    struct psc_flow flow = flow_v4;
+    uint8_t frame[PSC_HEADER_MAX], header[20];
+    uint32_t crc;
+
+    (void)state;
+    for (uint32_t address = 0; address <= 0xffff; address++) {
+        flow.dst.b[14] = (uint8_t)(address >> 8);
+        flow.dst.b[15] = (uint8_t)address;
+        psc_build(&flow, &ack, 0, frame, &crc);
+        memcpy(header, frame + 14, sizeof header);
+        memset(header + 10, 0, 2);
+        uint16_t checksum = psc_internet_checksum(header, sizeof header);
+        assert_int_equal(frame[14 + 10] << 8 | frame[14 + 11], checksum);
+    }
 }
 
 static void ipv4_cnp(void **state)
@@ -175,6 +196,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ipv4_ack),
+        cmocka_unit_test(ipv4_checksum_of_any_header),
         cmocka_unit_test(ipv4_cnp),
         cmocka_unit_test(tagged_ipv6_write),
         cmocka_unit_test(every_opcode_comes_back),
