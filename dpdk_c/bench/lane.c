@@ -3,9 +3,10 @@
  * object with a value per repetition goes to stdout.
  *
  *   psc_bench_lane [--huge-pages] [--realtime] [--memory-mib N] [--repetitions N] [--slice-ms N] CASE ...
- *   CASE: name,op,ranks,mtu,window,packets,lag,burst
+ *   CASE: name,op,ranks,mtu,window,packets,lag,burst,density,shared
  *
- * op is a number of enum psc_op; packets is a contribution's length. */
+ * op is a number of enum psc_op; packets is a contribution's length, of a stream the slot's; density and
+ * shared are of streams (lane_bench.h). */
 #include <rte_cycles.h>
 #include <rte_eal.h>
 #include <rte_malloc.h>
@@ -109,15 +110,37 @@ static void print_latencies(struct bench_workers *workers)
     printf("], \"latency_rounds\": %u", count);
 }
 
+/* Of a whole round, per contribution packet: ranks' streams need not be alike. */
+static void print_shape(const struct bench_workers *workers)
+{
+    const struct bench_case *one = &workers->one;
+    bool stream = bench_is_stream(one->op);
+    double packets = 0, bytes = 0, values = 0, elements = 0;
+
+    for (uint32_t rank = 0; rank < one->ranks; rank++) {
+        packets += workers->ranks[rank].packets;
+        bytes += workers->ranks[rank].bytes;
+        elements +=
+            stream ? bench_stream_elements(one) : bench_coordinates(one->op, workers->ranks[rank].bytes);
+        values +=
+            stream ? bench_stream_values(one, rank) : bench_coordinates(one->op, workers->ranks[rank].bytes);
+    }
+    printf(
+        "\"payload_bytes_per_packet\": %.2f, \"coordinates_per_packet\": %.2f, \"values_per_packet\": %.2f, "
+        "\"result_bytes\": %u, ",
+        bytes / packets, elements / packets, values / packets, workers->result_bytes);
+}
+
 static void print_case(uint32_t i)
 {
     const struct bench_case *one = &cases[i];
 
     printf("%s\n{\"name\": \"%s\", \"op\": %u, \"ranks\": %u, \"mtu\": %u, \"window\": %u, \"packets\": %u, "
-           "\"lag\": %u, \"burst\": %u, \"coordinates_per_packet\": %u, \"slot_bytes\": %u, "
-           "\"packets_per_turn\": %.1f",
+           "\"lag\": %u, \"burst\": %u, ",
            i == 0 ? "" : ",", one->name, (uint32_t)one->op, one->ranks, one->mtu, one->window, one->packets,
-           one->lag, one->burst, bench_coordinates(one->op, one->mtu),
+           one->lag, one->burst);
+    print_shape(measured[i].workers);
+    printf("\"slot_bytes\": %u, \"packets_per_turn\": %.1f",
            2 * one->window * one->packets * one->mtu * psc_op_form(one->op)->expansion,
            measured[i].packets_per_turn);
     print_list("lane_ns", measured[i].lane_ns);
@@ -132,13 +155,15 @@ static void print_case(uint32_t i)
 
 static void add_case(char *text)
 {
-    uint32_t values[7] = {0};
+    uint32_t values[9] = {0};
     char *name = strsep(&text, ",");
 
-    for (int i = 0; i < 7; i++) {
+    for (int i = 0; i < 9; i++) {
         const char *value = strsep(&text, ",");
         if (value == NULL)
-            bench_fail("a case is name,op,ranks,mtu,window,packets,lag,burst: %s has %d values", name, i + 1);
+            bench_fail(
+                "a case is name,op,ranks,mtu,window,packets,lag,burst,density,shared: %s has %d values", name,
+                i + 1);
         values[i] = (uint32_t)strtoul(value, NULL, 10);
     }
     if (case_count == MAX_CASES)
@@ -151,7 +176,9 @@ static void add_case(char *text)
                                             .window = values[3],
                                             .packets = values[4],
                                             .lag = values[5],
-                                            .burst = values[6]};
+                                            .burst = values[6],
+                                            .density = values[7],
+                                            .shared = values[8] != 0};
     case_count++;
 }
 
