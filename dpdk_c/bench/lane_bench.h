@@ -63,6 +63,9 @@ struct bench_rig {
 void bench_rig_open(struct bench_rig *rig, bool huge_pages, uint32_t memory_mib);
 /* Several, of which the caller's core drives the first, and lcore PSC_IO_LANE_LCORE(i) may drive the i-th. */
 void bench_rigs_open(struct bench_rig *rigs, uint32_t lanes, bool huge_pages, uint32_t memory_mib);
+/* One that its lcore drives while the caller, on another CPU, feeds and drains it: payloads are copied, since
+ * nobody but the lane may let go of a lent one. */
+void bench_rig_open_apart(struct bench_rig *rig, bool huge_pages, uint32_t memory_mib);
 void bench_rig_close(struct bench_rig *rig);
 void bench_command(struct bench_rig *rig, const struct psc_command *command);
 /* The next event must be this one: a benchmark of a job that has failed measures nothing. */

@@ -34,7 +34,11 @@ OPS = {
     "lut2_u16": 9,
     "lut8_u16": 10,
     "or_u32": 11,
+    "expand_sum_i32": 12,
+    "expand_sum_f32": 13,
 }
+STREAMS = ("expand_sum_i32", "expand_sum_f32")
+"""Their contributions are streams of sub-blocks, as long as what is there (docs/expand-sum.md)."""
 EXPANSIONS = {
     "sum_f16": 2,
     "sum_bf16": 2,
@@ -45,6 +49,8 @@ EXPANSIONS = {
     "lut8_u16": 2,
 }
 WINDOW, CHUNK_BYTES, BURST = 4, 32768, 64
+STREAM_CHUNK_BYTES = 65536
+"""An appliance's default: streams are a few packets of it."""
 HUGE_PAGES = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
 MEMORY_MIB = 192
 
@@ -60,7 +66,11 @@ MUST = {
 
 @dataclass(frozen=True)
 class Case:
-    """One job on the lane. `packets`: of a contribution; `lag`: packets that each rank is behind the one before it."""
+    """One job on the lane.
+
+    `packets`: of a contribution, of a stream those of its slot; `lag`: packets that each rank is behind the one before
+    it; `density`: percent of a stream's elements that are there; `shared`: the same ones on all ranks.
+    """
 
     name: str
     op: str = "sum_i32"
@@ -70,16 +80,24 @@ class Case:
     packets: int = 8
     lag: int = 0
     burst: int = BURST
+    density: int = 0
+    shared: bool = False
 
     def argument(self) -> str:
         """As psc_bench_lane wants it."""
-        numbers = (OPS[self.op], self.ranks, self.mtu, self.window, self.packets, self.lag, self.burst)
-        return ",".join([self.name, *map(str, numbers)])
+        numbers = [OPS[self.op], self.ranks, self.mtu, self.window, self.packets, self.lag, self.burst]
+        return ",".join([self.name, *map(str, [*numbers, self.density, int(self.shared)])])
 
 
 def filled(name: str, op: str = "sum_i32", mtu: int = 4096) -> Case:
     """Its result fills a slot."""
     return Case(name, op, mtu=mtu, packets=CHUNK_BYTES // (mtu * EXPANSIONS.get(op, 1)))
+
+
+def stream(op: str, ranks: int, density: int, shared: bool = False) -> Case:
+    """At 4 KiB: streams with as many elements as a slot takes."""
+    name = f"{op.removeprefix('expand_sum_')}_{ranks}_{density}%{'_shared' if shared else ''}"
+    return Case(name, op, ranks, packets=STREAM_CHUNK_BYTES // 4096, density=density, shared=shared)
 
 
 MAIN = [
@@ -90,8 +108,12 @@ MAIN = [
 ]
 GROUPS = {
     "main": MAIN,
-    "ops": [filled(op, op) for op in OPS],
-    "ops_1k": [filled(f"{op}_1k", op, 1024) for op in OPS],
+    "ops": [filled(op, op) for op in OPS if op not in STREAMS],
+    "ops_1k": [filled(f"{op}_1k", op, 1024) for op in OPS if op not in STREAMS],
+    "streams": [
+        stream(op, ranks, 10, shared) for op in STREAMS for ranks in (4, 16) for shared in (False, True)
+    ]
+    + [stream("expand_sum_i32", 4, density) for density in (1, 30, 100)],
     "ranks": [Case(f"ranks_{n}", ranks=n, packets=max(1, 32 // n)) for n in (2, 4, 8, 16, 64)],
     "ranks_1k": [
         Case(f"ranks_{n}_1k", ranks=n, mtu=1024, packets=max(1, 128 // n)) for n in (2, 4, 8, 16, 64)
@@ -156,7 +178,7 @@ def ratios(above: list[float], below: list[float]) -> list[float]:
 def figures_of(row: dict[str, Any]) -> dict[str, Any]:
     """What a row's samples say. Bytes are payload of contributions; results are not counted."""
     lane_ns = statistics.median(row["lane_ns"])
-    per_copy = 4096 / row["mtu"]
+    per_copy = 4096 / row["payload_bytes_per_packet"]
     return {key: value for key, value in row.items() if not isinstance(value, list)} | {
         "lane_ns_per_packet": report.spread(row["lane_ns"]),
         "feed_ns_per_packet_not_counted": report.spread(row["feed_ns"]),
@@ -165,9 +187,10 @@ def figures_of(row: dict[str, Any]) -> dict[str, Any]:
         "bytes_over_memcpy": report.spread(
             [c / (n * per_copy) for c, n in zip(row["copy_ns"], row["lane_ns"], strict=True)]
         ),
-        "gbit_per_s": round(8 * row["mtu"] / lane_ns, 2),
+        "gbit_per_s": round(8 * row["payload_bytes_per_packet"] / lane_ns, 2),
         "packets_per_s": round(1e9 / lane_ns),
         "coordinates_per_s": round(row["coordinates_per_packet"] * 1e9 / lane_ns),
+        "values_per_s": round(row["values_per_packet"] * 1e9 / lane_ns),
         "last_to_first_us": dict(zip(("p50", "p99", "p99_9"), row["latency_us"], strict=True)),
     }
 
@@ -219,9 +242,9 @@ def missed(figures: dict[str, float]) -> list[str]:
 def show(row: dict[str, Any]) -> None:
     """One line of the table."""
     print(
-        f"{row['name']:14} {row['ranks']:3} ranks  MTU {row['mtu']:4}  {row['lane_ns_per_packet']['median']:7.1f} ns"
+        f"{row['name']:16} {row['ranks']:3} ranks  MTU {row['mtu']:4}  {row['lane_ns_per_packet']['median']:7.1f} ns"
         f" (feed {row['feed_ns_per_packet_not_counted']['median']:5.1f} beside it)  {row['gbit_per_s']:6.1f} Gbit/s"
-        f"  {row['bytes_over_memcpy']['median']:.3f} of memcpy  kernels {row['kernel_share']['median']:.2f}"
+        f"  {row['coordinates_per_s'] / 1e9:5.2f} G elements/s  {row['bytes_over_memcpy']['median']:.3f} of memcpy  kernels {row['kernel_share']['median']:.2f}"
         f"  p99 {row['last_to_first_us']['p99']:6.1f} us"
     )
 
