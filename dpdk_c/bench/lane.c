@@ -2,7 +2,8 @@
  * copy of memory in 4 KiB calls between any two, so that whatever slows the machine slows all; one JSON
  * object with a value per repetition goes to stdout.
  *
- *   psc_bench_lane [--huge-pages] [--realtime] [--memory-mib N] [--repetitions N] [--slice-ms N] CASE ...
+ *   psc_bench_lane [--huge-pages] [--realtime] [--in-turn] [--stepped] [--memory-mib N] [--repetitions N]
+ *                  [--slice-ms N] CASE ...
  *   CASE: name,op,ranks,mtu,window,packets,lag,burst,density,shared
  *
  * op is a number of enum psc_op; packets is a contribution's length, of a stream the slot's; density and
@@ -19,6 +20,7 @@
 #include "psc_arith.h"
 #define MAX_CASES       32u
 #define MAX_REPETITIONS 200u
+#define STEPPED_PACKETS 256u
 #define COPY_BYTES      4096u
 #define COPY_SET_BYTES  (256u * 1024)
 
@@ -26,7 +28,7 @@ static struct bench_rig rig;
 static struct bench_case cases[MAX_CASES];
 static uint32_t case_count;
 static char names[MAX_CASES][64];
-static bool huge_pages, realtime;
+static bool huge_pages, realtime, in_turn, stepped;
 static uint32_t memory_mib = 192, repetitions = 9, slice_ms = 10;
 
 static struct {
@@ -193,6 +195,10 @@ static void parse(int argc, char **argv)
             huge_pages = true;
         else if (strcmp(argv[i], "--realtime") == 0)
             realtime = true;
+        else if (strcmp(argv[i], "--in-turn") == 0)
+            in_turn = true;
+        else if (strcmp(argv[i], "--stepped") == 0)
+            stepped = true;
         else if (number != NULL && i + 1 < argc)
             *number = (uint32_t)strtoul(argv[++i], NULL, 10);
         else
@@ -212,6 +218,50 @@ static void set_realtime(bool on)
         bench_fail("--realtime needs CAP_SYS_NICE");
 }
 
+static void print_report(void)
+{
+    printf("{\"variant\": \"%s\", \"compiler\": \"" PSC_COMPILER
+           "\", \"huge_pages\": %s, \"realtime\": %s, \"repetitions\": %u, \"cases\": [",
+           psc_arith_variant(), huge_pages ? "true" : "false", realtime ? "true" : "false", repetitions);
+    for (uint32_t i = 0; i < case_count; i++)
+        print_case(i);
+    printf("]}\n");
+}
+
+/* Whoever holds the other end of the pipes says when. */
+static void await_turn(void)
+{
+    if (in_turn && getchar() == EOF)
+        bench_fail("nobody gives the turn any more");
+}
+
+static void give_turn(void)
+{
+    if (in_turn && (putchar('.') == EOF || fflush(stdout) != 0))
+        bench_fail("nobody takes the turn any more");
+}
+
+static void measure_all(void)
+{
+    set_realtime(true);
+    for (uint32_t i = 0; i < repetitions; i++) {
+        await_turn();
+        measure(i);
+        give_turn();
+    }
+    set_realtime(false);
+}
+
+/* Warm first: rounds that nobody counts. */
+static void step(void)
+{
+    struct bench_times warm = {0}, times = {.stepped_packets = STEPPED_PACKETS};
+
+    bench_workers_run(measured[0].workers, ticks_of_ms(slice_ms), &warm);
+    bench_workers_run(measured[0].workers, 1, &times);
+    printf("%lu\n", times.contribution_packets);
+}
+
 int main(int argc, char **argv)
 {
     uint32_t qps = 0;
@@ -220,16 +270,12 @@ int main(int argc, char **argv)
     bench_rig_open(&rig, huge_pages, memory_mib);
     for (uint32_t i = 0; i < case_count; qps += cases[i].ranks, i++)
         measured[i].workers = bench_workers_new(&rig, &cases[i], qps);
-    set_realtime(true);
-    for (uint32_t i = 0; i < repetitions; i++)
-        measure(i);
-    set_realtime(false);
-    printf("{\"variant\": \"%s\", \"compiler\": \"" PSC_COMPILER
-           "\", \"huge_pages\": %s, \"realtime\": %s, \"repetitions\": %u, \"cases\": [",
-           psc_arith_variant(), huge_pages ? "true" : "false", realtime ? "true" : "false", repetitions);
-    for (uint32_t i = 0; i < case_count; i++)
-        print_case(i);
-    printf("]}\n");
+    if (stepped) {
+        step();
+    } else {
+        measure_all();
+        print_report();
+    }
     for (uint32_t i = 0; i < case_count; i++)
         bench_workers_free(measured[i].workers);
     bench_rig_close(&rig);

@@ -78,6 +78,7 @@ struct bench_workers;
 struct bench_times {
     uint64_t lane_ticks, feed_ticks;
     uint64_t contribution_packets, turns;
+    uint64_t stepped_packets; /* not 0: to run until so many, with SIGUSR1 raised around the lane's turns */
 };
 struct bench_workers *bench_workers_new(struct bench_rig *rig, const struct bench_case *one, uint32_t index);
 /* Feeds whole rounds until at least `ticks` of the TSC have passed, and then takes every result and

@@ -3,6 +3,7 @@
 #include "lane_workers.h"
 
 #include <rte_cycles.h>
+#include <signal.h>
 #include <string.h>
 
 #define DRAIN 1024u
@@ -219,9 +220,13 @@ void bench_workers_run(struct bench_workers *workers, uint64_t ticks, struct ben
     while (idle < 1000 && !bench_workers_finished(workers)) {
         uint64_t start = rte_rdtsc();
         uint32_t fed = bench_workers_feed(workers);
+        if (times->stepped_packets > 0)
+            raise(SIGUSR1);
         uint64_t fed_at = rte_rdtsc();
         psc_io_lane_turn(&rig->lane);
         uint64_t turned = rte_rdtsc();
+        if (times->stepped_packets > 0)
+            raise(SIGUSR1);
         uint32_t count = rte_ring_dequeue_burst(rig->from_lane, (void **)sent, DRAIN, NULL);
         for (uint32_t i = 0; i < count; i++)
             bench_workers_take(workers, sent[i], turned);
@@ -234,7 +239,7 @@ void bench_workers_run(struct bench_workers *workers, uint64_t ticks, struct ben
         times->contribution_packets += fed;
         times->turns++;
         idle = fed + count > 0 ? 0 : idle + 1;
-        if (start - begin >= ticks &&
+        if (start - begin >= ticks && times->contribution_packets >= times->stepped_packets &&
             (int32_t)(workers->stop_round - bench_workers_newest_round(workers)) < 0)
             workers->stop_round = bench_workers_newest_round(workers);
     }

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.bench import report
+from tests.bench import counters, report
 from tests.summary import ROOT, commit
 
 OPS = {
@@ -53,6 +53,8 @@ STREAM_CHUNK_BYTES = 65536
 """An appliance's default: streams are a few packets of it."""
 HUGE_PAGES = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
 MEMORY_MIB = 192
+PAUSES_US = (0, 10, 50, 200)
+"""Values of idle_sleep_us whose cost is measured."""
 
 MUST = {
     "lane_int32_over_memcpy": (">=", 0.45),
@@ -140,33 +142,39 @@ def huge_pages(memory_mib: int = MEMORY_MIB) -> Iterator[bool]:
         HUGE_PAGES.write_text(str(before))
 
 
+def output_of(command: list[str]) -> str:
+    """Standard output of a benchmark that must succeed."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    if done.returncode != 0:
+        sys.exit(done.stderr.strip() or f"{' '.join(command)} ends with {done.returncode}")
+    return done.stdout
+
+
 class Runner:
     """Runs the three executables. The run's options are the same for all."""
 
     def __init__(self, folder: Path, options: list[str], cpu: int) -> None:
         self.folder, self.options, self.cpu = folder, options, cpu
 
-    def run(self, cases: list[Case], repetitions: int, without: str = "") -> list[dict[str, Any]]:
-        """The rows of the cases, in order; a ratio to memcpy added. `without`: "icrc", "counters"."""
+    def command(self, cases: list[Case], *options: str, without: str = "", under: str = "") -> list[str]:
+        """`without`: "icrc", "counters"; `under`: a program of the benchmarks that runs it."""
         program = self.folder / ("psc_bench_lane" + (f"_no_{without}" if without else ""))
-        command = [
-            "taskset",
-            "-c",
-            str(self.cpu),
-            str(program),
-            *self.options,
-            "--repetitions",
-            str(repetitions),
-        ]
-        command += [case.argument() for case in cases]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-        if done.returncode != 0:
-            sys.exit(done.stderr.strip() or f"{program.name} ends with {done.returncode}")
-        output = json.loads(done.stdout)
-        for row in output["cases"]:
+        above = [str(self.folder / under)] if under else []
+        pinned = ["taskset", "-c", str(self.cpu), *above, str(program), *self.options, *options]
+        return pinned + [case.argument() for case in cases]
+
+    def run(self, cases: list[Case], repetitions: int, without: str = "") -> list[dict[str, Any]]:
+        """The rows of the cases, in order."""
+        command = self.command(cases, "--repetitions", str(repetitions), without=without)
+        return self.rows(output_of(command))
+
+    def rows(self, text: str) -> list[dict[str, Any]]:
+        """Those that a benchmark has printed, with the ops' names."""
+        output = json.loads(text)
+        rows: list[dict[str, Any]] = output["cases"]
+        for row in rows:
             row["op"] = next(name for name, number in OPS.items() if number == row["op"])
             row |= {key: output[key] for key in ("variant", "compiler")}
-        rows: list[dict[str, Any]] = output["cases"]
         return rows
 
 
@@ -195,19 +203,7 @@ def figures_of(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def counters_cost(runner: Runner, pairs: int) -> list[float]:
-    """The lane's time over that of one without counters, both by the memcpy of their own run; the two in turn."""
-    costs = []
-    for _ in range(pairs):
-        means = []
-        for without in ("", "counters"):
-            (row,) = runner.run([filled("int32")], 9, without)
-            means.append(statistics.median(ratios(row["lane_ns"], row["copy_ns"])))
-        costs.append(means[0] / means[1])
-    return costs
-
-
-def summary(main: list[dict[str, Any]], costs: list[float]) -> dict[str, float]:
+def summary(main: list[dict[str, Any]], cost: float) -> dict[str, float]:
     """The keys of build/bench/summary.json."""
     int32, f32, thc, small = main
     median = statistics.median
@@ -223,7 +219,7 @@ def summary(main: list[dict[str, Any]], costs: list[float]) -> dict[str, float]:
         ),
         "lane_1k_over_4k_bytes": faster(small, small["mtu"] / int32["mtu"]),
         "kernel_share_of_lane": round(median(ratios(int32["kernel_ns"], int32["lane_ns"])), 4),
-        "counters_cost": round(median(costs), 4),
+        "counters_cost": cost,
         "lane_int32_gbit_s": round(8 * 4096 / median(int32["lane_ns"]), 2),
         "lane_thc_gbit_s": round(8 * 4096 / median(thc["lane_ns"]), 2),
         "last_to_first_p99_us": int32["latency_us"][1],
@@ -241,10 +237,12 @@ def missed(figures: dict[str, float]) -> list[str]:
 
 def show(row: dict[str, Any]) -> None:
     """One line of the table."""
+    elements = row["coordinates_per_s"] / 1e9
     print(
         f"{row['name']:16} {row['ranks']:3} ranks  MTU {row['mtu']:4}  {row['lane_ns_per_packet']['median']:7.1f} ns"
         f" (feed {row['feed_ns_per_packet_not_counted']['median']:5.1f} beside it)  {row['gbit_per_s']:6.1f} Gbit/s"
-        f"  {row['coordinates_per_s'] / 1e9:5.2f} G elements/s  {row['bytes_over_memcpy']['median']:.3f} of memcpy  kernels {row['kernel_share']['median']:.2f}"
+        f"  {elements:5.2f} G elements/s"
+        f"  {row['bytes_over_memcpy']['median']:.3f} of memcpy  kernels {row['kernel_share']['median']:.2f}"
         f"  p99 {row['last_to_first_us']['p99']:6.1f} us"
     )
 
@@ -272,14 +270,15 @@ def main() -> None:
             repetitions = options.repetitions if name == "main" else max(3, options.repetitions // 3)
             rows[name] = runner.run(GROUPS[name], repetitions)
         without_icrc = runner.run(MAIN, options.repetitions // 3, "icrc")
-        costs = counters_cost(runner, max(3, options.repetitions // 2))
+        counting = counters.cost(runner, filled("int32"), max(1, options.repetitions // 4))
+        idle = output_of([str(runner.folder / "psc_bench_idle"), *runner.options, *map(str, PAUSES_US)])
     tables = {name: [figures_of(row) for row in group] for name, group in rows.items()}
     tables["without_icrc"] = [figures_of(row) for row in without_icrc]
-    figures = summary(rows["main"], costs)
+    figures = summary(rows["main"], counting["ratio"]["median"])
     path = report.write(
         "lane",
         figures
-        | {"not_measured_on_a_nic": True, "tables": tables, "counters_cost_spread": report.spread(costs)}
+        | {"not_measured_on_a_nic": True, "tables": tables, "counters": counting, "idle": json.loads(idle)}
         | {
             "huge_pages": huge,
             "realtime": options.realtime,
@@ -292,6 +291,9 @@ def main() -> None:
         print(group)
         for row in table:
             show(row)
+    print("counters", json.dumps(counting))
+    for pause in json.loads(idle)["pauses"]:
+        print("idle", json.dumps(pause))
     print(json.dumps(figures, indent=2), path, sep="\n")
     sys.exit("\n".join(missed(figures)) or 0)
 
