@@ -3,7 +3,7 @@
  * object with a value per repetition goes to stdout.
  *
  *   psc_bench_lane [--huge-pages] [--realtime] [--in-turn] [--stepped] [--memory-mib N] [--repetitions N]
- *                  [--slice-ms N] CASE ...
+ *                  [--slice-ms N] [--idle-qps N] CASE ...
  *   CASE: name,op,ranks,mtu,window,packets,lag,burst,density,shared
  *
  * op is a number of enum psc_op; packets is a contribution's length, of a stream the slot's; density and
@@ -29,7 +29,7 @@ static struct bench_case cases[MAX_CASES];
 static uint32_t case_count;
 static char names[MAX_CASES][64];
 static bool huge_pages, realtime, in_turn, stepped;
-static uint32_t memory_mib = 192, repetitions = 9, slice_ms = 10;
+static uint32_t memory_mib = 192, repetitions = 9, slice_ms = 10, idle_qps;
 
 static struct {
     struct bench_workers *workers;
@@ -190,6 +190,7 @@ static void parse(int argc, char **argv)
         uint32_t *number = strcmp(argv[i], "--memory-mib") == 0    ? &memory_mib
                            : strcmp(argv[i], "--repetitions") == 0 ? &repetitions
                            : strcmp(argv[i], "--slice-ms") == 0    ? &slice_ms
+                           : strcmp(argv[i], "--idle-qps") == 0    ? &idle_qps
                                                                    : NULL;
         if (strcmp(argv[i], "--huge-pages") == 0)
             huge_pages = true;
@@ -204,7 +205,7 @@ static void parse(int argc, char **argv)
         else
             add_case(argv[i]);
     }
-    if (case_count == 0 || repetitions == 0 || repetitions > MAX_REPETITIONS)
+    if (case_count == 0 || idle_qps > 512 || repetitions == 0 || repetitions > MAX_REPETITIONS)
         bench_fail("nothing to measure");
 }
 
@@ -262,14 +263,31 @@ static void step(void)
     printf("%lu\n", times.contribution_packets);
 }
 
+/* Connected, and never used. */
+static void make_idle_jobs(struct bench_workers **jobs, uint32_t qps)
+{
+    static const struct bench_case idle = {.name = "idle",
+                                           .op = PSC_OP_SUM_I32,
+                                           .ranks = 64,
+                                           .mtu = 1024,
+                                           .window = 1,
+                                           .packets = 1,
+                                           .burst = 64};
+
+    for (uint32_t i = 0; i * idle.ranks < idle_qps; i++, qps += idle.ranks)
+        jobs[i] = bench_workers_new(&rig, &idle, qps);
+}
+
 int main(int argc, char **argv)
 {
+    static struct bench_workers *idle_jobs[PSC_MAX_RANKS];
     uint32_t qps = 0;
 
     parse(argc, argv);
     bench_rig_open(&rig, huge_pages, memory_mib);
     for (uint32_t i = 0; i < case_count; qps += cases[i].ranks, i++)
         measured[i].workers = bench_workers_new(&rig, &cases[i], qps);
+    make_idle_jobs(idle_jobs, qps);
     if (stepped) {
         step();
     } else {
@@ -278,6 +296,8 @@ int main(int argc, char **argv)
     }
     for (uint32_t i = 0; i < case_count; i++)
         bench_workers_free(measured[i].workers);
+    for (uint32_t i = 0; idle_jobs[i] != NULL; i++)
+        bench_workers_free(idle_jobs[i]);
     bench_rig_close(&rig);
     rte_eal_cleanup();
     return EXIT_SUCCESS;

@@ -37,8 +37,9 @@ struct psc_qp {
     uint64_t cnp_ns;     /* when a congestion notification was last sent */
     bool cnp_owed;
     bool probe_received;
-    bool replying; /* in lane->repliers */
-    bool sending;  /* in lane->senders */
+    bool replying;                           /* in lane->repliers */
+    bool sending;                            /* in lane->senders */
+    struct psc_qp *timer_next, **timer_link; /* in lane->wheel; link NULL: not there */
 };
 
 /* Tag of a message of the requester: a round, or the probe. */

@@ -12,6 +12,7 @@ from pascaline_appliance.contract.control import CONTROL_VERSION, Join
 from pascaline_appliance.dataplane import WIRE_VERSION
 from pascaline_appliance.sizes import Sizes
 from tests.appliance.conftest import Start
+from tests.appliance.rack import Rack
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -61,7 +62,7 @@ def test_a_job_gets_what_the_caches_say_and_less_where_a_budget_does() -> None:
         assert (data.window, data.chunk_bytes, small.chunk_bytes) == (4, expected, 4096)
 
 
-def test_status_says_what_a_job_gets_and_why(start: Start) -> None:
+def test_status_says_what_a_job_gets_and_why(rack: Rack, start: Start) -> None:
     appliance = start(limits={"slot_bytes": 8 << 20})
     said = appliance.status()["data_pool"]
     assert said == {

@@ -261,7 +261,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     load_before, at, rows = os.getloadavg()[0], commit(), {}
-    with huge_pages() as huge:
+    with huge_pages(2 * MEMORY_MIB) as huge:  # counters.py runs two at once
         flags = (
             ["--memory-mib", str(MEMORY_MIB)] + ["--huge-pages"] * huge + ["--realtime"] * options.realtime
         )
