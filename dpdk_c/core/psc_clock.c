@@ -72,8 +72,10 @@ static void judge_waiting(struct psc_lane *lane, struct psc_job_pool *pool)
     if (!psc_pool_find(&pool->pool, round))
         return;
     uint64_t since_ns = later(result->told_ns, later(result->begun_ns, pool->completed_ns));
+    if (lane->now_ns - since_ns < lane->config.waiting_event_ns)
+        return;
     uint64_t missing = psc_pool_missing(&pool->pool, round);
-    if (!missing || lane->now_ns - since_ns < lane->config.waiting_event_ns)
+    if (!missing)
         return;
     struct psc_event event = psc_event_of(PSC_EVENT_WAITING, pool->job);
     event.pool = pool->index;
@@ -125,10 +127,12 @@ void psc_time_qp(struct psc_lane *lane, struct psc_qp *qp)
     uint64_t due_ns = lane->now_ns + lane->config.retransmit_ns;
 
     psc_untime_qp(qp);
-    if (timed_as_requester(qp))
-        due_ns = earlier(due_ns, later(psc_requester_due_ns(&qp->requester), lane->now_ns + 1));
-    else if (!timed_as_responder(qp))
+    if (!timed_as_requester(qp) && !timed_as_responder(qp))
         return;
+    if (timed_as_requester(qp))
+        due_ns = earlier(due_ns, psc_requester_due_ns(&qp->requester));
+    if (timed_as_responder(qp))
+        due_ns = earlier(due_ns, qp->request_ns + lane->config.progress_ns);
     put_in_wheel(&lane->wheel, qp, due_ns);
 }
 
@@ -164,9 +168,6 @@ static void judge_qps(struct psc_lane *lane)
 
 static void judge_pools(struct psc_lane *lane)
 {
-    if (lane->now_ns < lane->waiting_ns)
-        return;
-    lane->waiting_ns = lane->now_ns + lane->config.waiting_event_ns / 16;
     for (struct psc_job *job = lane->jobs; job; job = job->next)
         for (uint32_t i = 0; job->state == PSC_JOB_RUNNING && i < job->spec.pool_count; i++)
             judge_waiting(lane, &job->pools[i]);
@@ -182,10 +183,10 @@ void psc_judge_clocks(struct psc_lane *lane, uint32_t received, struct psc_outbo
     }
     lane->catching_up_frames = 0;
     judge_qps(lane);
-    judge_pools(lane);
     if (lane->now_ns < lane->sweep_ns)
         return;
     lane->sweep_ns = lane->now_ns + lane->config.retransmit_ns / 4;
     psc_neighbours_ask(lane, out);
+    judge_pools(lane);
     psc_detach_when_unheld(lane);
 }

@@ -62,8 +62,7 @@ struct psc_lane {
     uint64_t now_ns;             /* of the turn or command in progress */
     uint64_t turn_ns;            /* when the last turn began */
     struct psc_wheel wheel;      /* of QPs */
-    uint64_t sweep_ns;           /* when neighbours and jobs that detach are to be looked at next */
-    uint64_t waiting_ns;         /* when pools are to be looked at next for ranks that they wait for */
+    uint64_t sweep_ns;           /* when neighbours, pools and jobs that detach are to be looked at next */
     uint32_t catching_up_frames; /* after a pause: frames to read before clocks are judged again */
     uint64_t catch_up_end_ns;    /* but no later than this */
 

@@ -121,6 +121,7 @@ GROUPS = {
         Case(f"ranks_{n}_1k", ranks=n, mtu=1024, packets=max(1, 128 // n)) for n in (2, 4, 8, 16, 64)
     ],
     "window": [Case(f"window_{w}", window=w) for w in (1, 2, 4, 8, 16, 32, 64)],
+    "chunk": [Case(f"chunk_{4 * packets}K", packets=packets) for packets in (1, 2, 4, 8, 16, 32, 64)],
     "lag": [Case(f"lag_{lag}", lag=lag) for lag in (0, 1, 2, 4)],
     "burst": [Case(f"burst_{burst}", burst=burst) for burst in (4, 8, 16, 32, 64)],
 }
