@@ -52,7 +52,7 @@ static struct psc_io_config config_of(uint32_t lanes, bool huge_pages, uint32_t 
                                    .lane = {.local = {.ip = own},
                                             .dscp = 26,
                                             .max_unacked_packets = 128,
-                                            .retransmit_ns = 4096u << 10,
+                                            .retransmit_ns = 4096u << 14,
                                             .retries = 6,
                                             .progress_ns = 2000000000u,
                                             .waiting_event_ns = 2000000000u}};

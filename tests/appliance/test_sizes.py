@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from typing import Literal
+
 import pytest
 
-from pascaline_appliance import sizes
+from pascaline_appliance import cli, sizes
 from pascaline_appliance.admission import plan_pools
-from pascaline_appliance.caches import l2_bytes
 from pascaline_appliance.config import Config, Limits
 from pascaline_appliance.contract.control import CONTROL_VERSION, Join
 from pascaline_appliance.dataplane import WIRE_VERSION
@@ -64,6 +66,7 @@ def test_a_job_gets_what_the_caches_say_and_less_where_a_budget_does() -> None:
 
 def test_status_says_what_a_job_gets_and_why(rack: Rack, start: Start) -> None:
     appliance = start(limits={"slot_bytes": 8 << 20})
+    appliance.ready()
     said = appliance.status()["data_pool"]
     assert said == {
         "window": 4,
@@ -72,5 +75,20 @@ def test_status_says_what_a_job_gets_and_why(rack: Rack, start: Start) -> None:
         "l2_bytes": None,
         "slot_bytes": 524288,
     }
-    l2 = l2_bytes(appliance.status()["lanes"][0]["core"])
-    assert l2 is None or appliance.status()["lanes"][0]["l2_bytes"] == l2
+
+
+@pytest.mark.parametrize(
+    ("source", "l2", "why"),
+    [
+        ("limits", None, "as [limits] says"),
+        ("l2", 2 * MIB, "by half of an L2 of 2097152"),
+        ("assumed_l2", MIB, "by half of an L2 of 1048576, assumed since no core says what it has"),
+    ],
+)
+def test_people_are_told_why(source: Literal["limits", "l2", "assumed_l2"], l2: int | None, why: str) -> None:
+    job = Sizes(4, 64 * KIB, source, l2)
+    line = cli.data_pool_line({**asdict(job), "slot_bytes": job.slot_bytes})
+    assert line == (
+        "chunks  of 65536 bytes, window 4, for a job that asks for nothing (524288 bytes of slots on each lane), "
+        + why
+    )

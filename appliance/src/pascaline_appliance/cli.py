@@ -70,7 +70,7 @@ def _slots(lane: dict[str, Any]) -> str:
     return f"slots   lane {lane['lane']}: {lane['slot_bytes']} of {lane['slot_bytes_limit']} bytes; {half}"
 
 
-def _data_pool(pool: dict[str, Any]) -> str:
+def data_pool_line(pool: dict[str, Any]) -> str:
     """What a job gets that asks for nothing, and why."""
     why = {
         "limits": "as [limits] says",
@@ -97,7 +97,7 @@ def _table(status: dict[str, Any]) -> str:
         ]
     lines += [
         f"lanes   {len(status['lanes'])}; {usage['qps']} QPs, {usage['mbufs_in_use']} mbufs in use",
-        _data_pool(status["data_pool"]),
+        data_pool_line(status["data_pool"]),
         *(_slots(lane) for lane in status["lanes"]),
         f"control {status['control']}{' (insecure)' if status['insecure_listen'] else ''}",
         f"kernels {status['arith']} for ops, {status['crc']} for the ICRC",
