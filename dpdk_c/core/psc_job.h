@@ -47,6 +47,7 @@ struct psc_qp {
     uint32_t
         given_rounds; /* leading results that the rank had when it was connected or that were posted since */
     uint64_t cnp_ns;  /* when a congestion notification was last sent */
+    struct psc_qp *timer_next, **timer_link; /* in lane->wheel; link NULL: not there */
 };
 
 /* Tag of a message of the requester: a round, or the probe. */

@@ -64,6 +64,8 @@ struct psc_lane *psc_lane_new(const struct psc_lane_config *config, const struct
                                                            .retransmit_ns = config->retransmit_ns,
                                                            .progress_ns = config->progress_ns,
                                                            .immediates = true};
+    lane->wheel.tick_ns =
+        (config->retransmit_ns + PSC_LANE_TICKS_PER_RETRANSMIT) / PSC_LANE_TICKS_PER_RETRANSMIT;
     lane->memory = *memory;
     lane->stats = stats;
     lane->zeros = (uint8_t *)lane + lane_bytes;

@@ -15,6 +15,7 @@ void psc_mark_publishable(struct psc_lane *lane, struct psc_job_pool *pool)
 
 void psc_want_to_send(struct psc_lane *lane, struct psc_qp *qp)
 {
+    psc_want_time(lane, qp);
     if (qp->sending)
         return;
     qp->sending = true;

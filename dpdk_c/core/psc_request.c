@@ -269,6 +269,7 @@ static enum psc_drop execute(struct psc_lane *lane, struct psc_qp *qp, const str
         return refuse(lane, qp, target->round, &refusal);
     psc_responder_executed(&qp->responder, packet);
     qp->request_ns = lane->now_ns;
+    psc_want_time(lane, qp);
     return PSC_DROP_NONE;
 }
 

@@ -217,6 +217,16 @@ bool psc_requester_pop(struct psc_requester *requester, uint64_t *tag)
     return true;
 }
 
+uint64_t psc_requester_due_ns(const struct psc_requester *requester)
+{
+    uint64_t due_ns = requester->progress_ns + requester->config->progress_ns;
+    uint64_t timer_ns = requester->rnr_until_ns;
+
+    if (timer_ns == 0 && requester->ack_req_sent)
+        timer_ns = requester->timer_ns + requester->config->retransmit_ns;
+    return timer_ns != 0 && timer_ns < due_ns ? timer_ns : due_ns;
+}
+
 enum psc_expiry psc_requester_expire(struct psc_requester *requester, uint64_t now_ns)
 {
     const struct psc_requester_config *config = requester->config;
