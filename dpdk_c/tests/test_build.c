@@ -87,7 +87,7 @@ static void check_round_trip(const struct psc_flow *flow, const struct psc_local
 {
     uint8_t payload[32], buffer[FRAME_MAX_BYTES];
     struct psc_header header = full_header;
-    struct psc_packet packet;
+    struct psc_packet packet = {0}; /* the parser leaves what the opcode does not carry */
     enum psc_drop why;
     header.opcode = opcode;
     for (uint32_t i = 0; i < payload_bytes; i++)
