@@ -1,4 +1,4 @@
-/* What nothing could be faster than: the CRC of every contribution, its addition, and the CRC of the sum,
+/* What nothing could be faster than: the ICRC of every contribution, its addition, and the CRC of the sum,
  * over the same frames and as many slots, with nothing around them. */
 #include <rte_cycles.h>
 #include <string.h>
@@ -7,9 +7,47 @@
 #include "psc_arith.h"
 #include "psc_sparse.h"
 
+#define IP_OFFSET 14u
+
 static const uint8_t *payload_of(const struct bench_frame *frame)
 {
     return rte_pktmbuf_mtod_offset(frame->m, uint8_t *, frame->payload_offset);
+}
+
+static struct psc_packet packet_of(const struct bench_frame *frame)
+{
+    return (struct psc_packet){.ip_header = rte_pktmbuf_mtod_offset(frame->m, uint8_t *, IP_OFFSET),
+                               .icrc_bytes = frame->icrc_offset - IP_OFFSET,
+                               .payload = payload_of(frame),
+                               .payload_bytes = frame->payload_bytes};
+}
+
+/* As many as can be checked together, or one. Whether the sums of four, and their CRCs, are made meanwhile.
+ */
+static bool check(const struct bench_case *one, struct psc_packet *packets, uint32_t count, bool first,
+                  uint8_t *slot, const uint8_t *table)
+{
+    psc_first_checked_fn *first_checked = first ? psc_first_checked(one->op) : NULL;
+    struct psc_packet *list[PSC_CRC_TOGETHER];
+    struct psc_crc_message messages[PSC_CRC_TOGETHER];
+    uint32_t crcs[8];
+    volatile bool sound;
+
+    if (count < PSC_CRC_TOGETHER || !psc_icrc_together(&packets[0])) {
+        for (uint32_t i = 0; i < count; i++)
+            sound = psc_icrc_ok(&packets[i]);
+        return false;
+    }
+    for (uint32_t i = 0; i < PSC_CRC_TOGETHER; i++) {
+        list[i] = &packets[i];
+        messages[i] = psc_icrc_message(&packets[i]);
+    }
+    if (first_checked)
+        sound = first_checked(slot, messages, one->mtu, table, crcs) == 0;
+    else
+        psc_icrc_check(list);
+    (void)sound;
+    return first_checked != NULL;
 }
 
 static void add_packet(struct bench_workers *workers, uint32_t round, uint32_t packet, const uint8_t *table)
@@ -19,21 +57,24 @@ static void add_packet(struct bench_workers *workers, uint32_t round, uint32_t p
     size_t result_bytes = (size_t)one->mtu * workers->expansion;
     uint8_t *slot = workers->slots + (round % (2 * one->window) * one->packets + packet) * result_bytes;
     uint32_t units = one->mtu / psc_op_form(one->op)->unit_bytes;
+    struct psc_packet packets[PSC_CRC_TOGETHER];
+    const void *values[PSC_CRC_TOGETHER];
     volatile uint32_t crc;
+    bool ahead = false;
 
-    const void *values[PSC_COMBINE_MAX];
     for (uint32_t rank = 0, count = 0; rank < one->ranks; rank++) {
-        const struct bench_frame *frame =
-            &workers->ranks[rank].frames[round % workers->depth * one->packets + packet];
-        const uint8_t *payload = payload_of(frame);
-        crc = psc_crc32(PSC_ICRC_SEED, payload, one->mtu);
-        values[count++] = payload;
-        if (count < PSC_COMBINE_MAX && rank < one->ranks - 1)
+        packets[count] =
+            packet_of(&workers->ranks[rank].frames[round % workers->depth * one->packets + packet]);
+        values[count] = packets[count].payload;
+        if (++count < PSC_CRC_TOGETHER && rank < one->ranks - 1)
             continue;
-        (rank < PSC_COMBINE_MAX ? row->first_many : row->combine_many)(slot, values, count, units, table);
+        bool first = rank < PSC_CRC_TOGETHER;
+        ahead = check(one, packets, count, first, slot, table);
+        if (!ahead)
+            (first ? row->first_many : row->combine_many)(slot, values, count, units, table);
         count = 0;
     }
-    for (uint32_t part = 0; part < workers->expansion; part++)
+    for (uint32_t part = 0; part < workers->expansion && !ahead; part++)
         crc = psc_crc32(0, slot + (size_t)part * one->mtu, one->mtu);
     (void)crc;
 }
