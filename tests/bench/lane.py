@@ -48,7 +48,8 @@ EXPANSIONS = {
     "lut2_u16": 8,
     "lut8_u16": 2,
 }
-WINDOW, CHUNK_BYTES, BURST = 4, 32768, 64
+WINDOW, CHUNK_BYTES, BURST = 4, 65536, 64
+"""The chunk is what an appliance derives from 1 MiB of L2."""
 STREAM_CHUNK_BYTES = 65536
 """An appliance's default: streams are a few packets of it."""
 HUGE_PAGES = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
@@ -79,7 +80,7 @@ class Case:
     ranks: int = 4
     mtu: int = 4096
     window: int = WINDOW
-    packets: int = 8
+    packets: int = 16
     lag: int = 0
     burst: int = BURST
     density: int = 0
