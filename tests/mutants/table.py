@@ -138,6 +138,30 @@ MUTANTS = (
         "xor_3(a.v0, b.v0, c.v0), d.v0)",
         "units",
     ),
+    Mutant(
+        "take a sum of other values",
+        "what was added ahead counts only if just its values come, in its order",
+        "agg/psc_pool.c",
+        "memcmp(ahead->values, addition->values, sizeof ahead->values) == 0",
+        "true",
+        "units",
+    ),
+    Mutant(
+        "keep sums when the frames have ended",
+        "what was added ahead is of no account once its frames are another burst's",
+        "agg/psc_pool.c",
+        "        pool->ahead[i].slot = NULL;\n",
+        "        (void)&pool->ahead[i];\n",
+        "units",
+    ),
+    Mutant(
+        "add ahead behind the end",
+        "what is added ahead is a whole packet of the contribution",
+        "agg/psc_pool.c",
+        "(packet + 1) * pool->shape.packet_bytes <= slot->length_bytes",
+        "slot->length_bytes > 0",
+        "units",
+    ),
     # ---- Rule 4: complete means committed. ----
     Mutant(
         "publish before all are whole",
