@@ -229,7 +229,7 @@ bench-kernels: build ## The data plane's ops and CRC, each variant, against memc
 	@$(BIN)/python -m tests.bench.kernels
 
 .PHONY: bench-lane
-bench-lane: build ## One lane on rings, fed on its own core: against memcpy, by op, ranks, MTU and window; build/bench/lane.json
+bench-lane: build ## One lane on rings, fed on its own core: against memcpy, by op, streams, ranks, MTU, window and chunk; idle pauses; build/bench/lane.json
 	@$(BIN)/python -m tests.bench.lane
 
 .PHONY: bench-lanes

@@ -54,7 +54,8 @@ void psc_pool_init(struct psc_pool *pool, const struct psc_pool_shape *shape, vo
     uint32_t slots = 2 * shape->window;
     uint8_t *free_memory = (uint8_t *)memory + aligned(slots * sizeof(struct psc_slot));
 
-    *pool = (struct psc_pool){.shape = *shape, .slots = memory};
+    *pool = (struct psc_pool){
+        .shape = *shape, .packet_shift = (uint32_t)__builtin_ctz(shape->packet_bytes), .slots = memory};
     for (uint32_t i = 0; i < slots; i++) {
         pool->slots[i].accumulator = free_memory;
         free_memory += aligned(shape->chunk_bytes);
@@ -210,13 +211,73 @@ static void add_now(const struct psc_pool *pool, const struct psc_addition *addi
         addition->units, table_of(pool, slot->op));
 }
 
+/* Nothing has come to this range of the slot, and it can be added to in whole turns. */
+static bool may_add_ahead(const struct psc_pool *pool, const struct psc_slot *slot, uint32_t packet)
+{
+    return (packet + 1) * pool->shape.packet_bytes <= slot->length_bytes && slot->arrived[packet] == 0 &&
+           psc_pool_makes_crcs(pool, slot->op) && psc_first_checked(slot->op) &&
+           pool->shape.packet_bytes % (PSC_CRC_TURN_BYTES * psc_op_form(slot->op)->expansion) == 0;
+}
+
+bool psc_pool_add_ahead(struct psc_pool *pool, uint32_t round, uint32_t packet,
+                        const struct psc_crc_message *messages, uint32_t *left)
+{
+    struct psc_slot *slot = psc_pool_find(pool, round);
+    struct psc_ahead *ahead = &pool->ahead[pool->ahead_count % PSC_POOL_AHEAD];
+
+    if (!slot || !may_add_ahead(pool, slot, packet))
+        return false;
+    pool->ahead_count++;
+    ahead->slot = slot;
+    ahead->packet = packet;
+    for (uint32_t i = 0; i < PSC_CRC_TOGETHER; i++)
+        ahead->values[i] = messages[i].payload;
+    size_t range_bytes = (size_t)pool->shape.packet_bytes * psc_op_form(slot->op)->expansion;
+    *left = psc_first_checked(slot->op)(slot->accumulator + packet * range_bytes, messages,
+                                        pool->shape.packet_bytes, table_of(pool, slot->op), ahead->crcs);
+    return true;
+}
+
+void psc_pool_forget_ahead(struct psc_pool *pool)
+{
+    for (uint32_t i = 0; i < PSC_POOL_AHEAD; i++)
+        pool->ahead[i].slot = NULL;
+}
+
+/* The sums of exactly these values, made ahead; else NULL. */
+static struct psc_ahead *ahead_of(struct psc_pool *pool, const struct psc_addition *addition)
+{
+    if (!addition->first || addition->count != PSC_CRC_TOGETHER)
+        return NULL;
+    for (uint32_t i = 0; i < PSC_POOL_AHEAD; i++) {
+        struct psc_ahead *ahead = &pool->ahead[i];
+        if (ahead->slot == addition->slot && ahead->packet == addition->packet &&
+            memcmp(ahead->values, addition->values, sizeof ahead->values) == 0)
+            return ahead;
+    }
+    return NULL;
+}
+
+static void take_ahead(struct psc_ahead *ahead)
+{
+    uint32_t expansion = psc_op_form(ahead->slot->op)->expansion;
+
+    memcpy(ahead->slot->packet_crc + (size_t)ahead->packet * expansion, ahead->crcs,
+           expansion * sizeof(uint32_t));
+    ahead->slot = NULL;
+}
+
 /* All ranks cut a message alike (one MTU, one length), so a range has its first packets or it has others: the
  * slot needs no clearing. */
 static void add_waiting(struct psc_pool *pool, struct psc_addition *addition)
 {
     const struct psc_slot *slot = addition->slot;
 
-    if (slot->arrived[addition->packet] == pool->shape.world_size && psc_pool_makes_crcs(pool, slot->op))
+    struct psc_ahead *ahead = ahead_of(pool, addition);
+
+    if (ahead)
+        take_ahead(ahead);
+    else if (slot->arrived[addition->packet] == pool->shape.world_size && psc_pool_makes_crcs(pool, slot->op))
         add_last(pool, addition);
     else
         add_now(pool, addition);
@@ -234,8 +295,9 @@ void psc_pool_settle(struct psc_pool *pool)
         add_waiting(pool, &pool->waiting[pool->waiting_count - 1]);
 }
 
-/* What waits for this range; opened if nothing does. */
-static struct psc_addition *waiting_for(struct psc_pool *pool, struct psc_slot *slot, uint32_t packet)
+/* What waits for this range; opened, for payloads of this length, if nothing does. */
+static struct psc_addition *waiting_for(struct psc_pool *pool, struct psc_slot *slot, uint32_t packet,
+                                        uint32_t payload_bytes)
 {
     if (slot->waiting[packet] > 0)
         return &pool->waiting[slot->waiting[packet] - 1];
@@ -245,6 +307,7 @@ static struct psc_addition *waiting_for(struct psc_pool *pool, struct psc_slot *
     slot->waiting[packet] = (uint8_t)pool->waiting_count;
     addition->slot = slot;
     addition->packet = packet;
+    addition->units = payload_bytes / psc_op_form(slot->op)->unit_bytes;
     addition->count = 0;
     addition->first = slot->arrived[packet] == 0;
     return addition;
@@ -254,21 +317,24 @@ void psc_pool_add(struct psc_pool *pool, uint32_t rank, uint32_t offset_bytes, c
                   uint32_t payload_bytes)
 {
     struct psc_slot *slot = current_slot(pool, rank);
-    const struct psc_op_form *form = psc_op_form(slot->op);
-    uint32_t packet = offset_bytes / pool->shape.packet_bytes;
-    struct psc_addition *addition = waiting_for(pool, slot, packet);
+    uint32_t packet = offset_bytes >> pool->packet_shift;
+    struct psc_addition *addition = waiting_for(pool, slot, packet, payload_bytes);
 
-    addition->units = payload_bytes / form->unit_bytes;
     addition->values[addition->count++] = payload;
     /* Each rank's packets come in order, so the packet that has all ranks is the next one to be summed. */
     if (++slot->arrived[packet] == pool->shape.world_size) {
         add_waiting(pool, addition);
         slot->summed_packets = offset_bytes + payload_bytes == slot->length_bytes
                                    ? slot->packets
-                                   : (packet + 1) * form->expansion;
-    } else if (addition->count == PSC_COMBINE_MAX) {
+                                   : (packet + 1) * psc_op_form(slot->op)->expansion;
+    } else if (addition->count == PSC_COMBINE_MAX || ahead_of(pool, addition)) {
         add_waiting(pool, addition);
     }
+}
+
+bool psc_pool_reads(const struct psc_pool *pool, uint32_t rank)
+{
+    return has_sub_blocks(current_slot(pool, rank)->op);
 }
 
 bool psc_pool_read(struct psc_pool *pool, uint32_t rank, const void *payload, uint32_t payload_bytes,
@@ -315,7 +381,7 @@ bool psc_pool_finish(struct psc_pool *pool, uint32_t rank, uint32_t imm)
 const uint8_t *psc_slot_payload(const struct psc_pool *pool, const struct psc_slot *slot, uint32_t packet,
                                 uint32_t *bytes)
 {
-    uint32_t offset_bytes = packet * pool->shape.packet_bytes;
+    uint32_t offset_bytes = packet << pool->packet_shift;
     uint32_t rest_bytes = slot->result_bytes - offset_bytes;
 
     *bytes = rest_bytes < pool->shape.packet_bytes ? rest_bytes : pool->shape.packet_bytes;

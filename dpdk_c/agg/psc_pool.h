@@ -25,7 +25,8 @@ struct psc_pool_shape {
     uint32_t world_size;
     uint32_t window;       /* W, a power of two; 2W slots */
     uint32_t chunk_bytes;  /* accumulator of a slot, multiple of packet_bytes */
-    uint32_t packet_bytes; /* value range that is complete or not: one full packet of the path MTU */
+    uint32_t packet_bytes; /* value range that is complete or not: one full packet of the path MTU, a power
+                              of two */
     const uint8_t (*tables)[PSC_MAX_TABLE]; /* the job's, by enum psc_op; NULL: no op of it has one */
     bool sub_blocks;                        /* an op of the job has some: the pool reads their streams */
     bool crcs;                              /* of results are wanted, in the slots' packet_crc */
@@ -48,20 +49,20 @@ struct psc_slot {
     uint8_t *arrived; /* per packet of a contribution: ranks that are in the accumulator or wait for it; per
                          sub-block: ranks that have passed it */
     uint8_t *waiting; /* per packet of a contribution: 1 + its place in the pool's `waiting`, 0: none is */
-    uint32_t *packet_crc;  /* per full packet of the result that is summed: psc_crc32's register, seeded with
-                              0. Made if psc_pool_makes_crcs, else by who wants them; NULL: nobody does */
-    uint64_t contributors; /* bit per rank that has begun. A complete round has all of them today; a partial
-                              result would say here whose it is */
+    uint32_t *packet_crc; /* per full packet of the result that is summed: psc_crc32's register, seeded with
+                             0. Made if psc_pool_makes_crcs, else by who wants them; NULL: nobody does */
     uint32_t round;
     enum psc_op op;
-    uint32_t length_bytes;        /* op and length: as the round's first contributor said */
-    uint32_t result_bytes;        /* with sub-blocks, until it is packed: the most that it can be */
-    uint32_t packets;             /* of the result, as the next one */
-    uint32_t summed_packets;      /* leading packets that all ranks have contributed: these may leave */
-    uint32_t whole_ranks;         /* ranks whose contribution is whole */
-    uint32_t imm;                 /* of the first whole contribution; the others must agree */
+    uint32_t length_bytes;   /* op and length: as the round's first contributor said */
+    uint32_t result_bytes;   /* with sub-blocks, until it is packed: the most that it can be */
+    uint32_t packets;        /* of the result, as the next one */
+    uint32_t summed_packets; /* leading packets that all ranks have contributed: these may leave */
+    bool used;               /* holds a round */
+    uint32_t whole_ranks;    /* ranks whose contribution is whole */
+    uint32_t imm;            /* of the first whole contribution; the others must agree */
+    uint64_t contributors;   /* bit per rank that has begun. A complete round has all of them today; a partial
+                                result would say here whose it is */
     struct psc_expand_sum expand; /* of an op with sub-blocks */
-    bool used;                    /* holds a round */
 };
 
 /* One rank's account: every round is counted once, however often its packets come. */
@@ -83,14 +84,28 @@ struct psc_addition {
 };
 #define PSC_POOL_WAITING 64u
 
+/* Sums that were made before anybody had decided whether their packets may be added: in a range that nothing
+ * had come to, so that they are of no account until just these values come, as its first and in this order.
+ */
+struct psc_ahead {
+    struct psc_slot *slot; /* NULL: none */
+    uint32_t packet;
+    const void *values[PSC_CRC_TOGETHER];
+    uint32_t crcs[8]; /* of the range's packets of the result */
+};
+#define PSC_POOL_AHEAD 8u
+
 struct psc_pool {
     struct psc_pool_shape shape;
+    uint32_t packet_shift; /* log2 of packet_bytes */
     uint32_t completed_rounds;
     struct psc_ledger_row ledger[PSC_MAX_RANKS];
     struct psc_slot *slots;            /* 2W; round r lives in slot r mod 2W */
     struct psc_expand_reader *readers; /* by rank; NULL: no op of the job has sub-blocks */
     uint32_t waiting_count;
     struct psc_addition waiting[PSC_POOL_WAITING];
+    struct psc_ahead ahead[PSC_POOL_AHEAD];
+    uint32_t ahead_count; /* made so far: the next one is this modulo PSC_POOL_AHEAD */
 };
 
 /* Memory that a pool of this shape needs behind psc_pool_init: zeroed, 64-byte aligned. */
@@ -124,9 +139,18 @@ bool psc_pool_begin(struct psc_pool *pool, uint32_t rank, enum psc_op op, uint32
  * packet_bytes. Called once per rank and packet, in order. The payload is borrowed until psc_pool_settle. */
 void psc_pool_add(struct psc_pool *pool, uint32_t rank, uint32_t offset_bytes, const void *payload,
                   uint32_t payload_bytes);
+/* Checks PSC_CRC_TOGETHER full packets of which each seems to be the next of its rank at packet `packet` of a
+ * contribution to `round`, and makes their sum meanwhile. It counts if psc_pool_add is called for each, in
+ * this order, before anything else comes to that range, and else never. False: not possible there; else *left
+ * is what is left of the packets' claims (psc_icrc_checked). To be forgotten before the frames end. */
+bool psc_pool_add_ahead(struct psc_pool *pool, uint32_t round, uint32_t packet,
+                        const struct psc_crc_message *messages, uint32_t *left);
+void psc_pool_forget_ahead(struct psc_pool *pool);
 /* Adds what waits. Due before a frame of the burst is given back. */
 void psc_pool_settle(struct psc_pool *pool);
-/* The same for an op with sub-blocks, whose payload says what it is. False: not what its op calls for; the
+/* The op of the rank's contribution has sub-blocks: its packets are read. */
+bool psc_pool_reads(const struct psc_pool *pool, uint32_t rank);
+/* The same for such an op, whose payload says what it is. False: not what its op calls for; the
  * round can only be void now. */
 bool psc_pool_read(struct psc_pool *pool, uint32_t rank, const void *payload, uint32_t payload_bytes,
                    struct psc_refusal *refusal);

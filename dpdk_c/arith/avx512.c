@@ -20,6 +20,8 @@
 #include "crc_fold512.h"
 #include "crc_reduce.h"
 
+#include "crc_check512.h"
+
 #define VEC_BYTES 64
 typedef __m512i vec;
 
@@ -177,8 +179,10 @@ struct digest {
 
 static inline __attribute__((always_inline)) struct digest digest_of(uint32_t vectors)
 {
-    struct digest digest = {.by = crc_moved(512 * vectors), .vectors = vectors};
+    struct digest digest; /* the parts that no fold needs stay as they are: clearing all of them takes longer */
 
+    digest.by = crc_moved(512 * vectors);
+    digest.vectors = vectors;
     for (uint32_t i = 0; i < vectors; i++)
         digest.parts[i] = zero();
     return digest;
@@ -200,6 +204,99 @@ static inline __attribute__((always_inline)) uint32_t digested(const struct dige
 
 #define PSC_VARIANT_ROWS psc_op_rows_avx512
 #include "vector.h"
+
+/* ---- The first four values of a range, added in the turns in which their packets are checked: what the
+ * check reads is in registers. In the order of the messages, so that the bits are first_many's. ---- */
+
+static ALWAYS_INLINE void store_sum(enum element element, uint8_t *sums, uint32_t i, vec a, vec b, vec c,
+                                    vec d, struct digest *digest)
+{
+    vec two = met(element, held(element, a), held(element, b));
+    vec sum = met(element, met(element, two, held(element, c)), held(element, d));
+
+    store(sums + (size_t)i * VEC_BYTES, sum);
+    digest_vector(digest, i, sum);
+}
+
+static ALWAYS_INLINE uint32_t checked_elements(enum element element, uint8_t *sums,
+                                               const struct psc_crc_message *messages, size_t payload_bytes,
+                                               uint32_t *crcs)
+{
+    struct crc_check check = crc_check_begin(PSC_ICRC_SEED, messages);
+    struct digest digest = digest_of(CRC_TURN_VECTORS);
+
+    for (size_t at = 0; at < payload_bytes; at += PSC_CRC_TURN_BYTES) {
+        const struct crc_turn a = crc_load_turn(messages[0].payload + at),
+                              b = crc_load_turn(messages[1].payload + at),
+                              c = crc_load_turn(messages[2].payload + at),
+                              d = crc_load_turn(messages[3].payload + at);
+        crc_check_turn(&check, a, b, c, d);
+        store_sum(element, sums + at, 0, a.v0, b.v0, c.v0, d.v0, &digest);
+        store_sum(element, sums + at, 1, a.v1, b.v1, c.v1, d.v1, &digest);
+        store_sum(element, sums + at, 2, a.v2, b.v2, c.v2, d.v2, &digest);
+        store_sum(element, sums + at, 3, a.v3, b.v3, c.v3, d.v3, &digest);
+    }
+    crcs[0] = digested(&digest);
+    return crc_check_left(&check, messages);
+}
+
+/* A vector of packed bytes of each value: sums of both parts. */
+static ALWAYS_INLINE void store_looked_up(const struct lut *lut, uint8_t *sums, vec a, vec b, vec c, vec d,
+                                          struct digest *digest)
+{
+    for (uint32_t part = 0; part < 2; part++) {
+        vec sum = add_u8(add_u8(looked_up(lut, 4, a, part), looked_up(lut, 4, b, part)),
+                         add_u8(looked_up(lut, 4, c, part), looked_up(lut, 4, d, part)));
+        store(sums + (size_t)part * UNIT_BYTES, sum);
+        digest_vector(digest, part, sum);
+    }
+}
+
+static uint32_t checked_lut4_u8(void *accumulator, const struct psc_crc_message *messages,
+                                size_t payload_bytes, const uint8_t *table, uint32_t *crcs)
+{
+    const struct lut lut = lut_of(4, table);
+    struct crc_check check = crc_check_begin(PSC_ICRC_SEED, messages);
+    uint8_t *sums = accumulator;
+    size_t at = 0;
+
+    for (uint32_t packet = 0; packet < 2; packet++) {
+        struct digest digest = digest_of(2);
+        for (size_t end = at + payload_bytes / 2; at < end;
+             at += PSC_CRC_TURN_BYTES, sums += 8 * UNIT_BYTES) {
+            const struct crc_turn a = crc_load_turn(messages[0].payload + at),
+                                  b = crc_load_turn(messages[1].payload + at),
+                                  c = crc_load_turn(messages[2].payload + at),
+                                  d = crc_load_turn(messages[3].payload + at);
+            crc_check_turn(&check, a, b, c, d);
+            store_looked_up(&lut, sums, a.v0, b.v0, c.v0, d.v0, &digest);
+            store_looked_up(&lut, sums + 2 * UNIT_BYTES, a.v1, b.v1, c.v1, d.v1, &digest);
+            store_looked_up(&lut, sums + 4 * UNIT_BYTES, a.v2, b.v2, c.v2, d.v2, &digest);
+            store_looked_up(&lut, sums + 6 * UNIT_BYTES, a.v3, b.v3, c.v3, d.v3, &digest);
+        }
+        crcs[packet] = digested(&digest);
+    }
+    return crc_check_left(&check, messages);
+}
+
+#define CHECKED(name, element)                                                                               \
+    static uint32_t checked_##name(void *accumulator, const struct psc_crc_message *messages,                \
+                                   size_t payload_bytes, const uint8_t *table, uint32_t *crcs)               \
+    {                                                                                                        \
+        (void)table;                                                                                         \
+        return checked_elements(element, accumulator, messages, payload_bytes, crcs);                        \
+    }
+CHECKED(sum_i32, I32)
+CHECKED(sum_f32, F32)
+CHECKED(max_f32, MAX_F32)
+CHECKED(or_u32, OR_U32)
+#undef CHECKED
+
+psc_first_checked_fn *const psc_first_checked_avx512[PSC_OP_COUNT] = {
+    [PSC_OP_SUM_I32] = checked_sum_i32, [PSC_OP_SUM_F32] = checked_sum_f32,
+    [PSC_OP_MAX_F32] = checked_max_f32, [PSC_OP_OR_U32] = checked_or_u32,
+    [PSC_OP_LUT4_U8] = checked_lut4_u8,
+};
 
 #ifdef __clang__
 #pragma clang attribute pop

@@ -7,6 +7,7 @@
 
 #include <stdint.h>
 
+#include "psc_roce.h"
 #include "psc_wire.h"
 
 /* The accumulator's elements = they op the value's, `units` units of it. `value` may have any alignment (it
@@ -27,6 +28,12 @@ typedef void psc_combine_many_fn(void *accumulator, const void *const *values, u
 typedef uint32_t psc_combine_many_crc_fn(void *accumulator, const void *const *values, uint32_t count,
                                          uint32_t units, const uint8_t *table);
 
+/* first_many of the payloads of PSC_CRC_TOGETHER packets, while these are checked: returns what is left of
+ * their claims, 0 if all are right (psc_icrc_checked). crcs[i]: the CRC of part i of as many equal ones as
+ * the op expands to. payload_bytes: a multiple of PSC_CRC_TURN_BYTES for each of them. */
+typedef uint32_t psc_first_checked_fn(void *accumulator, const struct psc_crc_message *messages,
+                                      size_t payload_bytes, const uint8_t *table, uint32_t *crcs);
+
 struct psc_op_row {
     psc_combine_fn *combine; /* NULL: not an op that writes to a slot */
     psc_first_fn *first;
@@ -38,6 +45,8 @@ struct psc_op_row {
 /* Rows by enum psc_op of the variant in use: the best that this CPU runs, or what PASCALINE_ARITH names when
  * the library is loaded. */
 const struct psc_op_row *psc_op_rows(void);
+/* NULL: this variant has none for the op. */
+psc_first_checked_fn *psc_first_checked(enum psc_op op);
 /* Its name: "scalar", "avx2" or "avx512". */
 const char *psc_arith_variant(void);
 /* Another one, for tests and measurements, before any lane runs. False if there is none of that name or this

@@ -29,9 +29,9 @@ static bool always(void)
 }
 
 const struct psc_arith_variant psc_arith_variants[PSC_ARITH_VARIANTS] = {
-    {"avx512", psc_op_rows_avx512, &psc_sparse_avx512, runs_avx512},
-    {"avx2", psc_op_rows_avx2, &psc_sparse_avx2, runs_avx2},
-    {"scalar", psc_op_rows_scalar, &psc_sparse_scalar, always},
+    {"avx512", psc_op_rows_avx512, &psc_sparse_avx512, psc_first_checked_avx512, runs_avx512},
+    {"avx2", psc_op_rows_avx2, &psc_sparse_avx2, NULL, runs_avx2},
+    {"scalar", psc_op_rows_scalar, &psc_sparse_scalar, NULL, always},
 };
 
 static const struct psc_arith_variant *chosen = &psc_arith_variants[PSC_ARITH_VARIANTS - 1];
@@ -67,6 +67,12 @@ const struct psc_op_row *psc_op_rows(void)
 const struct psc_sparse_row *psc_sparse_row(void)
 {
     return chosen->sparse;
+}
+
+/* A planted error comes after the other kernels alone. */
+psc_first_checked_fn *psc_first_checked(enum psc_op op)
+{
+    return chosen->first_checked && !PSC_PLANTED_ERROR ? chosen->first_checked[op] : NULL;
 }
 
 const char *psc_arith_variant(void)

@@ -10,6 +10,7 @@ struct psc_arith_variant {
     const char *name;
     const struct psc_op_row *rows;
     const struct psc_sparse_row *sparse;
+    psc_first_checked_fn *const *first_checked; /* by enum psc_op; NULL: none */
     bool (*runs_here)(void);
 };
 
@@ -20,6 +21,7 @@ extern const struct psc_arith_variant psc_arith_variants[PSC_ARITH_VARIANTS];
 extern const struct psc_op_row psc_op_rows_scalar[PSC_OP_COUNT];
 extern const struct psc_op_row psc_op_rows_avx2[PSC_OP_COUNT];
 extern const struct psc_op_row psc_op_rows_avx512[PSC_OP_COUNT];
+extern psc_first_checked_fn *const psc_first_checked_avx512[PSC_OP_COUNT];
 extern const struct psc_sparse_row psc_sparse_scalar, psc_sparse_avx2, psc_sparse_avx512;
 
 /* CRC of the sums that `units` have made, for a variant that does not fold them as it makes them. */

@@ -35,11 +35,22 @@ enum kind {
     FIRST,
     ICRC_THEN_COMBINE,
     COMBINE_THEN_CRC,
-    COMBINE_WITH_CRC
+    COMBINE_WITH_CRC,
+    ICRCS_TOGETHER,
+    ICRCS_TOGETHER_THEN_COMBINE
 };
-static const char *const kind_names[] = {
-    "read",    "crc",   "icrc",          "icrc of headers", "combine two crcs",
-    "combine", "first", "icrc, combine", "combine, crc",    "combine with crc"};
+static const char *const kind_names[] = {"read",
+                                         "crc",
+                                         "icrc",
+                                         "icrc of headers",
+                                         "combine two crcs",
+                                         "combine",
+                                         "first",
+                                         "icrc, combine",
+                                         "combine, crc",
+                                         "combine with crc",
+                                         "icrcs together",
+                                         "icrcs together, combine"};
 
 /* One thing to measure; `count` values in a pass over the accumulator. */
 struct work {
@@ -94,6 +105,12 @@ static void list_works(void)
     }
     for (uint32_t k = 0; k < COUNTS; k++)
         add_work(ICRC_THEN_COMBINE, PSC_OP_SUM_I32, counts[k]);
+    const struct psc_packet full = {
+        .ip_header = rig.packets, .payload = rig.packets + HEADER_BYTES, .payload_bytes = PACKET_BYTES};
+    if (psc_icrc_together(&full)) {
+        add_work(ICRCS_TOGETHER, PSC_OP_PROBE, PSC_CRC_TOGETHER);
+        add_work(ICRCS_TOGETHER_THEN_COMBINE, PSC_OP_SUM_I32, PSC_CRC_TOGETHER);
+    }
     /* The CRC of the sums, as the results' packets want it. */
     for (uint32_t i = 0; i < OPS; i++) {
         add_work(COMBINE_THEN_CRC, op_names[i].op, 4);
@@ -186,6 +203,22 @@ static inline void combine(const struct work *work, uint8_t *accumulator, const 
         row->combine_many(accumulator, values, work->count, units, table_of(work->op));
 }
 
+/* As a lane does; a wrong ICRC costs what a right one does. */
+static inline void check_together(const uint8_t *slots)
+{
+    struct psc_packet packets[PSC_CRC_TOGETHER], *list[PSC_CRC_TOGETHER];
+
+    for (uint32_t k = 0; k < PSC_CRC_TOGETHER; k++) {
+        packets[k].ip_header = slots + (size_t)k * SLOT_BYTES + IP_OFFSET;
+        packets[k].icrc_bytes = HEADER_BYTES + PACKET_BYTES;
+        packets[k].payload = packets[k].ip_header + HEADER_BYTES;
+        packets[k].payload_bytes = PACKET_BYTES;
+        list[k] = &packets[k];
+    }
+    psc_icrc_check(list);
+    rig.sink = packets[0].icrc_sound;
+}
+
 static inline void do_work(const struct work *work, uint8_t *accumulator, const uint8_t *slots)
 {
     switch (work->kind) {
@@ -212,6 +245,13 @@ static inline void do_work(const struct work *work, uint8_t *accumulator, const 
     case COMBINE_THEN_CRC:
         combine(work, accumulator, slots);
         rig.sink = psc_crc32(0, accumulator, (size_t)PACKET_BYTES * psc_op_form(work->op)->expansion);
+        break;
+    case ICRCS_TOGETHER:
+        check_together(slots);
+        break;
+    case ICRCS_TOGETHER_THEN_COMBINE:
+        check_together(slots);
+        combine(work, accumulator, slots);
         break;
     default:
         combine(work, accumulator, slots);

@@ -81,7 +81,7 @@ static struct rte_ring *make_ring(const char *what, uint32_t number)
 }
 
 /* The number-th lane, alone on its port. */
-static void make_rig(struct bench_rig *rig, uint32_t number, const struct psc_io_config *config)
+static void make_rig(struct bench_rig *rig, uint32_t number, const struct psc_io_config *config, bool lends)
 {
     struct psc_io_error error = {.text = ""};
     char name[32];
@@ -104,16 +104,17 @@ static void make_rig(struct bench_rig *rig, uint32_t number, const struct psc_io
         !psc_io_lane_make_receive(&rig->lane, number, config, &error) ||
         !psc_io_port_start(&rig->port, config, number, &error))
         bench_fail("%s", error.text);
-    rig->port.lends_payload = true; /* who takes its frames frees them on this core, like a NIC's driver */
+    rig->port.lends_payload = lends;
     if (!psc_io_lane_init_tx(&rig->lane, number, config, &error))
         bench_fail("%s", error.text);
     snprintf(name, sizeof name, "bench_frames_%u", number);
-    rig->frames = rte_pktmbuf_pool_create(name, 8191, 0, 0, RTE_PKTMBUF_HEADROOM + 4352, 0);
+    rig->frames = psc_io_rx_mempool(name, 8191, 0, 4352, 0);
     if (rig->frames == NULL)
         bench_fail("no memory for frames in %u MiB", config->memory_mib);
 }
 
-void bench_rigs_open(struct bench_rig *rigs, uint32_t lanes, bool huge_pages, uint32_t memory_mib)
+static void open_rigs(struct bench_rig *rigs, uint32_t lanes, bool huge_pages, uint32_t memory_mib,
+                      bool lends)
 {
     struct psc_io_config config = config_of(lanes, huge_pages, memory_mib);
     struct psc_io_error error = {.text = ""};
@@ -128,12 +129,30 @@ void bench_rigs_open(struct bench_rig *rigs, uint32_t lanes, bool huge_pages, ui
     if (sched_setaffinity(0, sizeof one, &one) != 0)
         bench_fail("sched_setaffinity fails");
     for (uint32_t i = 0; i < lanes; i++)
-        make_rig(&rigs[i], i, &config);
+        make_rig(&rigs[i], i, &config, lends);
+}
+
+/* Who takes the lanes' frames frees them on the lane's core, like a NIC's driver. */
+void bench_rigs_open(struct bench_rig *rigs, uint32_t lanes, bool huge_pages, uint32_t memory_mib)
+{
+    open_rigs(rigs, lanes, huge_pages, memory_mib, true);
 }
 
 void bench_rig_open(struct bench_rig *rig, bool huge_pages, uint32_t memory_mib)
 {
     bench_rigs_open(rig, 1, huge_pages, memory_mib);
+}
+
+void bench_rig_open_apart(struct bench_rig *rig, bool huge_pages, uint32_t memory_mib)
+{
+    uint32_t cpu = cpu_from_the_end(1);
+    cpu_set_t other;
+
+    open_rigs(rig, 1, huge_pages, memory_mib, false);
+    CPU_ZERO(&other);
+    CPU_SET(cpu, &other);
+    if (sched_setaffinity(0, sizeof other, &other) != 0)
+        bench_fail("sched_setaffinity fails");
 }
 
 void bench_rig_close(struct bench_rig *rig)

@@ -13,12 +13,12 @@ uint8_t bench_table_entry(uint32_t entries, uint32_t index)
 
 /* Element `elem` of the packet. Its first four bytes differ from round to round (`stamp`), so that what an
  * earlier round left in a slot is never right by chance. */
-static uint32_t value_of(uint32_t rank, uint32_t packet, uint32_t elem, bool stamped, uint32_t stamp)
+uint32_t bench_value(uint32_t rank, uint32_t packet, uint32_t elem, bool stamped, uint32_t stamp)
 {
     return (rank * 11 + packet * 5 + elem * 7 + (stamped ? 1 + stamp * 17 : 0)) % 61;
 }
 
-static uint32_t f32_bits(uint32_t value)
+uint32_t bench_f32_bits(uint32_t value)
 {
     float wide = (float)value;
     uint32_t bits;
@@ -63,18 +63,18 @@ uint32_t bench_coordinates(enum psc_op op, uint32_t bytes)
     return index_bits(op) > 0 ? bytes * 8 / index_bits(op) : bytes / element_bytes(op);
 }
 
-void bench_fill(const struct bench_case *one, uint32_t rank, uint32_t packet, uint32_t stamp,
-                uint8_t *payload)
+static void fill(const struct bench_case *one, uint32_t rank, uint32_t packet, uint32_t stamp,
+                 uint8_t *payload)
 {
     uint32_t elem_bytes = element_bytes(one->op);
 
     for (uint32_t i = 0; i < one->mtu / elem_bytes; i++) {
-        uint32_t value = value_of(rank, packet, i, i * elem_bytes < 4, stamp);
+        uint32_t value = bench_value(rank, packet, i, i * elem_bytes < 4, stamp);
         uint32_t bits = value;
         if (one->op == PSC_OP_SUM_F32 || one->op == PSC_OP_MAX_F32)
-            bits = f32_bits(value);
+            bits = bench_f32_bits(value);
         else if (one->op == PSC_OP_SUM_BF16)
-            bits = f32_bits(value) >> 16;
+            bits = bench_f32_bits(value) >> 16;
         else if (one->op == PSC_OP_SUM_F16)
             bits = f16_bits(value);
         memcpy(payload + (size_t)i * elem_bytes, &bits, elem_bytes); /* little-endian, like the wire */
@@ -91,7 +91,7 @@ static void expect_indices(const struct bench_case *one, uint32_t packet, uint32
     for (uint32_t part = 0; part < 8 / bits; part++) {
         uint32_t sum = 0;
         for (uint32_t rank = 0; rank < one->ranks; rank++) {
-            uint32_t byte = value_of(rank, packet, at, at < 4, stamp);
+            uint32_t byte = bench_value(rank, packet, at, at < 4, stamp);
             sum += bench_table_entry(entries, byte >> bits * part & (entries - 1));
         }
         uint32_t coordinate = at / 64 * 64 * (8 / bits) + 64 * part + at % 64;
@@ -105,7 +105,7 @@ static uint32_t expect_number(const struct bench_case *one, uint32_t packet, uin
     uint32_t sum = 0, max = 0, bits = 0;
 
     for (uint32_t rank = 0; rank < one->ranks; rank++) {
-        uint32_t value = value_of(rank, packet, elem, stamped, stamp);
+        uint32_t value = bench_value(rank, packet, elem, stamped, stamp);
         sum += value;
         bits |= value;
         max = value > max ? value : max;
@@ -114,10 +114,10 @@ static uint32_t expect_number(const struct bench_case *one, uint32_t packet, uin
         return sum;
     if (one->op == PSC_OP_OR_U32)
         return bits;
-    return f32_bits(one->op == PSC_OP_MAX_F32 ? max : sum);
+    return bench_f32_bits(one->op == PSC_OP_MAX_F32 ? max : sum);
 }
 
-void bench_expect(const struct bench_case *one, uint32_t packet, uint32_t stamp, uint8_t *result)
+static void expect(const struct bench_case *one, uint32_t packet, uint32_t stamp, uint8_t *result)
 {
     uint32_t elems = one->mtu / element_bytes(one->op);
 
@@ -129,4 +129,29 @@ void bench_expect(const struct bench_case *one, uint32_t packet, uint32_t stamp,
             memcpy(result + (size_t)i * 4, &number, 4);
         }
     }
+}
+
+bool bench_is_stream(enum psc_op op)
+{
+    return psc_op_form(op)->sub_block_elems > 0;
+}
+
+uint32_t bench_contribution(const struct bench_case *one, uint32_t rank, uint32_t stamp, uint8_t *bytes)
+{
+    if (bench_is_stream(one->op))
+        return bench_stream(one, rank, stamp, bytes);
+    for (uint32_t packet = 0; packet < one->packets; packet++)
+        fill(one, rank, packet, stamp, bytes + (size_t)packet * one->mtu);
+    return one->packets * one->mtu;
+}
+
+uint32_t bench_result(const struct bench_case *one, uint32_t stamp, uint8_t *bytes)
+{
+    uint32_t result_mtu = one->mtu * psc_op_form(one->op)->expansion;
+
+    if (bench_is_stream(one->op))
+        return bench_stream_sum(one, stamp, bytes);
+    for (uint32_t packet = 0; packet < one->packets; packet++)
+        expect(one, packet, stamp, bytes + (size_t)packet * result_mtu);
+    return one->packets * result_mtu;
 }

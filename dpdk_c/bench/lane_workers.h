@@ -1,13 +1,15 @@
-/* bench/: the workers' own structs, shared by lane_workers.c (their connections and their run) and
- * lane_frames.c (their frames). */
+/* bench/: the workers' own structs, shared by lane_connect.c (their connections), lane_workers.c
+ * (their run) and lane_frames.c (their frames). */
 #ifndef PSC_BENCH_WORKERS_H
 #define PSC_BENCH_WORKERS_H
 
 #include "lane_bench.h"
 
-#define ROUNDS_KEPT       1024u /* of which times are remembered: more than any window */
-#define PSC_BENCH_PACKETS 256u  /* of a contribution, at most */
-#define LATENCIES_KEPT    262144u
+#define ROUNDS_KEPT              1024u /* of which times are remembered: more than any window */
+#define PSC_BENCH_PACKETS        256u  /* of a contribution, at most */
+#define PSC_BENCH_RESULT_PACKETS (8 * PSC_BENCH_PACKETS)
+#define BENCH_SHIFTS             256u
+#define LATENCIES_KEPT           262144u
 
 /* A frame whose changing fields are rewritten in place. A CRC is linear: what a changed word adds to it
  * depends on the difference and on how many bytes follow, not on what they are. */
@@ -19,13 +21,15 @@ struct bench_frame {
     struct rte_mbuf *m;
     struct bench_field psn;   /* the word of AckReq and PSN */
     struct bench_field round; /* in the address; no shift: the packet has none */
-    struct bench_field stamp; /* first word of the payload; no shift: an ACK has none */
-    uint32_t icrc_offset;
+    struct bench_field stamp; /* the payload's word that changes; no shift: none does */
+    uint32_t icrc_offset, payload_offset, payload_bytes;
 };
 
 struct bench_worker {
     struct psc_flow flow;
     struct psc_local local;
+    uint8_t *contributions[BENCH_STAMPS];
+    uint32_t bytes, packets;    /* of a contribution; a stream's are each rank's own */
     struct bench_frame *frames; /* [depth][packets]: more than one burst takes */
     struct bench_frame ack;
     uint32_t stamp_words[BENCH_STAMPS][PSC_BENCH_PACKETS];
@@ -46,22 +50,25 @@ struct bench_workers {
     struct bench_worker ranks[PSC_MAX_RANKS];
     uint32_t depth; /* frames of a rank and packet */
     uint32_t expansion;
-    uint8_t *expected;          /* [stamp][result packet][mtu] */
-    uint32_t stop_round;        /* begun by nobody yet */
-    uint8_t begun[ROUNDS_KEPT]; /* ranks that have begun it */
-    uint32_t noted_round;       /* not begun by all */
+    uint8_t *expected; /* [stamp][result_room_bytes] */
+    uint32_t result_room_bytes, result_bytes, result_packets;
+    uint32_t watched[PSC_BENCH_RESULT_PACKETS]; /* offset in each of the word that is always looked at */
+    uint32_t stop_round;                        /* begun by nobody yet */
+    uint8_t begun[ROUNDS_KEPT];                 /* ranks that have begun it */
+    uint32_t noted_round;                       /* not begun by all */
     bool answered[ROUNDS_KEPT];
     uint64_t begun_ticks[ROUNDS_KEPT]; /* when the last rank's first packet was offered */
     uint32_t *latencies;
     uint32_t latency_count;
-    uint8_t *slots; /* for bench_kernels_run */
-    struct psc_crc32_shift shifts[8];
-    uint32_t shift_bytes[8], shift_count;
+    uint8_t *slots;                              /* for bench_kernels_run */
+    struct psc_crc32_shift shifts[BENCH_SHIFTS]; /* few lengths, but a stream's stamps stand anywhere */
+    uint32_t shift_bytes[BENCH_SHIFTS], shift_count;
 };
 
 /* lane_workers.c: the steps of bench_workers_run, for who runs several jobs on a lane. */
 uint32_t bench_workers_feed(struct bench_workers *workers);
 void bench_workers_take(struct bench_workers *workers, struct rte_mbuf *m, uint64_t now);
+void bench_find_watched(struct bench_workers *workers);
 bool bench_workers_finished(const struct bench_workers *workers);
 uint32_t bench_workers_newest_round(const struct bench_workers *workers);
 

@@ -265,7 +265,7 @@ static enum psc_drop receive_roce(struct load *load, const struct psc_packet *pa
         return PSC_DROP_UNKNOWN_QP;
     if (qp->lost.fault != PSC_FAULT_NONE)
         return PSC_DROP_QP_STATE;
-    if (!psc_ip_equal(&packet->src, &load->peer))
+    if (!psc_packet_is_from(packet, &load->peer))
         return PSC_DROP_FOREIGN_PEER;
     if ((packet->p_key & P_KEY_MASK) != P_KEY_MASK)
         return PSC_DROP_P_KEY;

@@ -148,6 +148,7 @@ void psc_forget_qps(struct psc_lane *lane, struct psc_job *job, enum psc_qp_stat
     for (uint32_t i = 0; i < job->spec.pool_count; i++) {
         for (uint32_t rank = 0; rank < job->spec.world_size; rank++) {
             struct psc_qp *qp = &job->pools[i].qps[rank];
+            psc_untime_qp(qp);
             qp->state = state;
             qp->replying = qp->sending = false;
         }

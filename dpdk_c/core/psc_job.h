@@ -20,25 +20,34 @@ enum psc_qp_state {
                    ends */
 };
 
+/* Where a packet goes, foreseen as frames are parsed (psc_foresee). */
+struct psc_foresight {
+    uint32_t next_psn; /* of the packet behind it */
+    uint32_t round;
+    uint32_t range; /* packet of the contribution */
+};
+
 /* One queue pair: our end of one rank's connection to one pool. Written by the lane alone. */
 struct psc_qp {
-    enum psc_qp_state state;
-    struct psc_qp_spec spec;
-    struct psc_job *job;
-    struct psc_job_pool *pool;
-    struct psc_neighbour *next_hop;
-    struct psc_flow flow;
-    struct psc_template middle; /* of `flow`; made when it is first used */
-    struct psc_responder responder;
-    struct psc_requester requester;
-    uint32_t
-        given_rounds; /* leading results that the rank had when it was connected or that were posted since */
-    uint64_t request_ns; /* when a request was last executed */
-    uint64_t cnp_ns;     /* when a congestion notification was last sent */
+    enum psc_qp_state state; /* what every request touches comes first */
     bool cnp_owed;
     bool probe_received;
     bool replying; /* in lane->repliers */
     bool sending;  /* in lane->senders */
+    struct psc_job *job;
+    struct psc_job_pool *pool;
+    struct psc_responder responder;
+    struct psc_foresight foresight;
+    uint64_t request_ns; /* when a request was last executed */
+    struct psc_qp_spec spec;
+    struct psc_flow flow;
+    struct psc_requester requester;
+    struct psc_template middle; /* of `flow`; made when it is first used */
+    struct psc_neighbour *next_hop;
+    uint32_t
+        given_rounds; /* leading results that the rank had when it was connected or that were posted since */
+    uint64_t cnp_ns;  /* when a congestion notification was last sent */
+    struct psc_qp *timer_next, **timer_link; /* in lane->wheel; link NULL: not there */
 };
 
 /* Tag of a message of the requester: a round, or the probe. */
@@ -63,6 +72,7 @@ struct psc_job_pool {
     uint32_t published_packets; /* of it */
     uint64_t completed_ns;      /* when a round was last completed */
     bool publishable;           /* in lane->publishable */
+    uint64_t contributed_bytes; /* in this turn, not yet in the job's statistics */
 };
 
 /* psc_lane.h, at the commands, says what leads from one to the other. */

@@ -28,10 +28,9 @@ uint32_t psc_lane_poll(struct psc_lane *lane, const struct psc_frame *frames, ui
     struct psc_outbox out = {.emits = emits, .max = max};
 
     psc_start_turn(lane, now_ns);
-    for (uint32_t i = 0; i < n; i++)
-        psc_receive_frame(lane, &frames[i], &out); /* parsed -> QP found -> responder step */
-    psc_add_contributions(lane);                   /* slot added: the frames end with this turn */
-    psc_publish_results(lane);                     /* slot full -> result built once */
+    psc_receive_frames(lane, frames, n, &out); /* parsed -> QP found -> responder step */
+    psc_add_contributions(lane);               /* slot added: the frames end with this turn */
+    psc_publish_results(lane);                 /* slot full -> result built once */
     psc_judge_clocks(lane, n, &out);
     psc_send_replies(lane, &out); /* ACKs and NAKs: at most one per QP and burst */
     psc_send_results(lane, &out); /* one header per worker */
@@ -65,6 +64,8 @@ struct psc_lane *psc_lane_new(const struct psc_lane_config *config, const struct
                                                            .retransmit_ns = config->retransmit_ns,
                                                            .progress_ns = config->progress_ns,
                                                            .immediates = true};
+    lane->wheel.tick_ns =
+        (config->retransmit_ns + PSC_LANE_TICKS_PER_RETRANSMIT) / PSC_LANE_TICKS_PER_RETRANSMIT;
     lane->memory = *memory;
     lane->stats = stats;
     lane->zeros = (uint8_t *)lane + lane_bytes;

@@ -35,10 +35,24 @@ struct psc_answer {
     uint8_t *data; /* PSC_ANSWER_BYTES */
 };
 
+/* Coarse timers: a ring of ticks, each with the QPs to be looked at then, and no QP in it that waits for
+ * nothing. What a QP waits for may change after it was put there, to something earlier by at most the ACK
+ * timer, so none is put further ahead than that; what has come to pass since is seen when it is looked at. */
+#define PSC_LANE_TICKS                16 /* a power of two */
+#define PSC_LANE_TICKS_PER_RETRANSMIT 8
+
+struct psc_wheel {
+    struct psc_qp *ticks[PSC_LANE_TICKS];
+    uint64_t tick;    /* the next to be looked at, by its number from time 0 */
+    uint64_t tick_ns; /* a tick's length */
+};
+_Static_assert(PSC_LANE_TICKS_PER_RETRANSMIT + 1 < PSC_LANE_TICKS, "the ACK timer is within the ring");
+
 /* QPs with something to do. A QP is in a set at most once, so a set never overflows. */
 struct psc_qp_set {
     struct psc_qp *qps[PSC_LANE_QPS];
     uint32_t count;
+    uint32_t next; /* where serving goes on */
 };
 
 struct psc_lane {
@@ -48,7 +62,8 @@ struct psc_lane {
     struct psc_lane_stats *stats;
     uint64_t now_ns;             /* of the turn or command in progress */
     uint64_t turn_ns;            /* when the last turn began */
-    uint64_t sweep_ns;           /* when the clocks are to be judged next */
+    struct psc_wheel wheel;      /* of QPs */
+    uint64_t sweep_ns;           /* when neighbours, pools and jobs that detach are to be looked at next */
     uint32_t catching_up_frames; /* after a pause: frames to read before clocks are judged again */
     uint64_t catch_up_end_ns;    /* but no later than this */
 
@@ -83,8 +98,13 @@ static inline bool psc_outbox_full(const struct psc_outbox *out)
 /* The next emit, to be filled; there is room. */
 struct psc_emit *psc_outbox_take(struct psc_outbox *out);
 
-/* psc_receive.c, psc_request.c, psc_response.c: frame in. The verdicts are counted by psc_receive_frame. */
-void psc_receive_frame(struct psc_lane *lane, const struct psc_frame *frame, struct psc_outbox *out);
+/* psc_receive.c, psc_request.c, psc_response.c: frame in. The verdicts are counted by psc_receive_frames. */
+void psc_receive_frames(struct psc_lane *lane, const struct psc_frame *frames, uint32_t n,
+                        struct psc_outbox *out);
+/* Where a request's payload goes if it and all that is parsed before it are executed. Called for each request
+ * of the QP as it is parsed; decides nothing: somebody else's frame may mislead it. False: it cannot be said.
+ */
+bool psc_foresee(struct psc_qp *qp, const struct psc_packet *packet, struct psc_foresight *foreseen);
 enum psc_drop psc_receive_request(struct psc_lane *lane, struct psc_qp *qp, const struct psc_packet *packet);
 enum psc_drop psc_receive_response(struct psc_lane *lane, struct psc_qp *qp, const struct psc_packet *packet);
 /* Books the results that the rank's requester has seen acknowledged, in whatever way, and lets it go on. */
@@ -118,6 +138,14 @@ void psc_neighbour_learn(struct psc_lane *lane, const struct psc_frame *frame);
 void psc_neighbours_ask(struct psc_lane *lane, struct psc_outbox *out);
 
 /* psc_clock.c: what is due. */
+void psc_time_qp(struct psc_lane *lane, struct psc_qp *qp); /* anew, by what it waits for */
+void psc_untime_qp(struct psc_qp *qp);
+/* It has begun to wait for something: an ACK, or the rest of a message. */
+static inline void psc_want_time(struct psc_lane *lane, struct psc_qp *qp)
+{
+    if (!qp->timer_link)
+        psc_time_qp(lane, qp);
+}
 void psc_start_turn(struct psc_lane *lane, uint64_t now_ns);
 void psc_judge_clocks(struct psc_lane *lane, uint32_t received, struct psc_outbox *out);
 

@@ -15,6 +15,7 @@ void psc_mark_publishable(struct psc_lane *lane, struct psc_job_pool *pool)
 
 void psc_want_to_send(struct psc_lane *lane, struct psc_qp *qp)
 {
+    psc_want_time(lane, qp);
     if (qp->sending)
         return;
     qp->sending = true;
@@ -87,11 +88,20 @@ void psc_add_contributions(struct psc_lane *lane)
         psc_pool_settle(&lane->publishable[i]->pool);
 }
 
+/* Once for the burst, as in psc_lane.c. */
+static void count_contributed(struct psc_job_pool *pool)
+{
+    if (pool->job->spec.stats)
+        PSC_COUNT(pool->job->spec.stats->contribution_bytes, pool->contributed_bytes);
+    pool->contributed_bytes = 0;
+}
+
 void psc_publish_results(struct psc_lane *lane)
 {
     for (uint32_t i = 0; i < lane->publishable_count; i++) {
         struct psc_job_pool *pool = lane->publishable[i];
         pool->publishable = false;
+        count_contributed(pool);
         publish_pool(lane, pool);
     }
     lane->publishable_count = 0;
@@ -200,8 +210,9 @@ static void build_emit(struct psc_qp *qp, const struct psc_sending *sending, con
     emit->hold->count++;
 }
 
-static void send_packet(struct psc_lane *lane, struct psc_qp *qp, const struct psc_sending *sending,
-                        struct psc_emit *emit)
+/* Returns the bytes of a result that leave for the first time. */
+static uint32_t send_packet(struct psc_lane *lane, struct psc_qp *qp, const struct psc_sending *sending,
+                            struct psc_emit *emit)
 {
     bool probe = sending->message->tag == PSC_TAG_PROBE;
     struct piece piece = probe ? probe_piece(lane, qp)
@@ -210,32 +221,46 @@ static void send_packet(struct psc_lane *lane, struct psc_qp *qp, const struct p
     build_emit(qp, sending, &piece, emit);
     if (sending->again)
         PSC_COUNT(lane->stats->retransmitted_packets, 1);
-    else if (!probe && qp->job->spec.stats)
-        PSC_COUNT(qp->job->spec.stats->result_bytes, piece.payload_bytes);
+    return probe || sending->again ? 0 : piece.payload_bytes;
 }
 
-/* A QP leaves the set when it has nothing that may be sent: an ACK, a result or a clock brings it back. The
- * one that has filled the outbox comes last in the next turn: who always has something starves nobody. */
+/* What the QP may send, at most `share` packets. True: it may have more. */
+static bool send_from(struct psc_lane *lane, struct psc_qp *qp, uint32_t share, struct psc_outbox *out)
+{
+    struct psc_sending sending;
+    uint64_t result_bytes = 0;
+    uint32_t sent = 0;
+
+    while (sent < share && !psc_outbox_full(out) &&
+           psc_requester_next(&qp->requester, lane->now_ns, &sending)) {
+        result_bytes += send_packet(lane, qp, &sending, psc_outbox_take(out));
+        sent++;
+    }
+    if (qp->job->spec.stats)
+        PSC_COUNT(qp->job->spec.stats->result_bytes, result_bytes);
+    return sent == share || psc_outbox_full(out);
+}
+
+/* The outbox's room in equal shares, and again what somebody has left of his. Workers that get their results
+ * together send their next contributions together, and what comes together is added in one pass. A QP leaves
+ * the set when it has nothing that may be sent: an ACK, a result or a clock brings it back. The next turn goes
+ * on behind who was served last: who always has something starves nobody. */
 void psc_send_results(struct psc_lane *lane, struct psc_outbox *out)
 {
     struct psc_qp_set *senders = &lane->senders;
-    struct psc_qp *served_last = NULL;
-    uint32_t kept = 0;
+    uint32_t share = 0, at = senders->next;
 
-    for (uint32_t i = 0; i < senders->count; i++) {
-        struct psc_qp *qp = senders->qps[i];
-        struct psc_sending sending;
-        bool served = !psc_outbox_full(out);
-        while (qp->state == PSC_QP_RTS && !psc_outbox_full(out) &&
-               psc_requester_next(&qp->requester, lane->now_ns, &sending))
-            send_packet(lane, qp, &sending, psc_outbox_take(out));
-        qp->sending = qp->state == PSC_QP_RTS && psc_outbox_full(out);
-        if (qp->sending && served)
-            served_last = qp;
-        else if (qp->sending)
-            senders->qps[kept++] = qp;
+    while (senders->count > 0 && !psc_outbox_full(out)) {
+        if (at >= senders->count)
+            at = 0;
+        if (at == 0 || share == 0)
+            share = (out->max - out->count + senders->count - 1) / senders->count;
+        struct psc_qp *qp = senders->qps[at];
+        qp->sending = qp->state == PSC_QP_RTS && send_from(lane, qp, share, out);
+        if (qp->sending)
+            at++;
+        else
+            senders->qps[at] = senders->qps[--senders->count];
     }
-    if (served_last)
-        senders->qps[kept++] = served_last;
-    senders->count = kept;
+    senders->next = at;
 }

@@ -1,6 +1,7 @@
 /* core/: a request that has reached its QP: may it be executed, and what does executing do.
  * Joins the responder of qp/ with the pool of agg/. Steps of the story: "responder step", "slot added". */
 #include "psc_lane_state.h"
+#include "psc_psn.h"
 
 /* Where the message of a packet points: read from the address of a FIRST or ONLY, known of later packets. */
 struct target {
@@ -26,6 +27,30 @@ static struct target target_of(const struct psc_qp *qp, const struct psc_packet 
     if (target.window >= 1 && target.window <= job->op_count)
         target.op = (enum psc_op)job->ops[target.window - 1];
     return target;
+}
+
+bool psc_foresee(struct psc_qp *qp, const struct psc_packet *packet, struct psc_foresight *foreseen)
+{
+    const struct psc_responder *responder = &qp->responder;
+    struct psc_foresight *at = &qp->foresight;
+    uint16_t flags = packet->row->flags;
+    uint32_t round = at->round, range = at->range + 1;
+
+    if (!(flags & PSC_OPF_WRITE))
+        return false;
+    if (flags & PSC_OPF_FIRST) {
+        round = psc_va_round(packet->va - qp->spec.va_base);
+        range = 0;
+    } else if (packet->psn == responder->expected_psn && responder->in_message) {
+        round = current_round(qp);
+        range = psc_responder_offset_bytes(responder, packet) >> qp->pool->pool.packet_shift;
+    } else if (packet->psn != at->next_psn) {
+        return false;
+    }
+    foreseen->round = at->round = round;
+    foreseen->range = at->range = range;
+    at->next_psn = psc_psn_add(packet->psn, 1);
+    return true;
 }
 
 /* Rule 5: a rank that is at round r has the result of r-W, so that one must have been sent to it whole. */
@@ -173,12 +198,11 @@ static void count_completed(struct psc_lane *lane, struct psc_job_pool *pool)
 }
 
 /* Whether a payload with sub-blocks is what its op calls for shows as it is read; any other is. */
-static bool add_payload(struct psc_qp *qp, const struct psc_packet *packet, const struct target *target,
-                        struct psc_refusal *refusal)
+static bool add_payload(struct psc_qp *qp, const struct psc_packet *packet, struct psc_refusal *refusal)
 {
     struct psc_pool *pool = &qp->pool->pool;
 
-    if (psc_op_form(psc_pool_find(pool, target->round)->op)->sub_block_elems > 0)
+    if (psc_pool_reads(pool, qp->spec.rank))
         return psc_pool_read(pool, qp->spec.rank, packet->payload, packet->payload_bytes, refusal);
     psc_pool_add(pool, qp->spec.rank, psc_responder_offset_bytes(&qp->responder, packet), packet->payload,
                  packet->payload_bytes);
@@ -194,13 +218,12 @@ static bool execute_contribution(struct psc_lane *lane, struct psc_qp *qp, const
 
     if (flags & PSC_OPF_FIRST)
         begin_contribution(lane, qp, packet, target);
-    if (!add_payload(qp, packet, target, refusal))
+    if (!add_payload(qp, packet, refusal))
         return false;
     if ((flags & PSC_OPF_LAST) && psc_pool_finish(&pool->pool, qp->spec.rank, packet->imm))
         count_completed(lane, pool);
+    PSC_COUNT(pool->contributed_bytes, packet->payload_bytes);
     psc_mark_publishable(lane, pool);
-    if (pool->job->spec.stats)
-        PSC_COUNT(pool->job->spec.stats->contribution_bytes, packet->payload_bytes);
     return true;
 }
 
@@ -246,6 +269,7 @@ static enum psc_drop execute(struct psc_lane *lane, struct psc_qp *qp, const str
         return refuse(lane, qp, target->round, &refusal);
     psc_responder_executed(&qp->responder, packet);
     qp->request_ns = lane->now_ns;
+    psc_want_time(lane, qp);
     return PSC_DROP_NONE;
 }
 

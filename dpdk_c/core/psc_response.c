@@ -62,6 +62,8 @@ enum psc_drop psc_receive_response(struct psc_lane *lane, struct psc_qp *qp, con
         return PSC_DROP_NONE;
     }
     psc_settle_acknowledged(lane, qp);
+    if (qp->requester.rnr_until_ns != 0) /* may be sooner than what it waited for */
+        psc_time_qp(lane, qp);
     psc_want_to_send(lane, qp); /* part of a message may be acknowledged, or the cursor gone back */
     return PSC_DROP_NONE;
 }

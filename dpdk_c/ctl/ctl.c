@@ -58,8 +58,8 @@ static bool variants_are_there(char *text)
     else if (psc_crc_refused() != NULL)
         snprintf(
             text, PSC_CTL_TEXT_BYTES,
-            "PASCALINE_CRC is \"%s\", which is not among \"slicing\", \"pclmul\" and \"vpclmul\" or not for "
-            "this CPU, whose best is \"%s\": choose another or unset it",
+            "PASCALINE_CRC is \"%s\", which is not among \"slicing\", \"pclmul\", \"vpclmul_each\" and "
+            "\"vpclmul\" or not for this CPU, whose best is \"%s\": choose another or unset it",
             psc_crc_refused(), psc_crc_variant());
     return psc_arith_refused() == NULL && psc_crc_refused() == NULL;
 }

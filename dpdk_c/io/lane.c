@@ -274,8 +274,8 @@ bool psc_io_lane_make_receive(struct psc_io_lane *lane, uint32_t number, const s
         return true;
     snprintf(name, sizeof name, "psc_rx_%u", number);
     lane->rx_mempool =
-        rte_pktmbuf_pool_create(name, receive_mbufs(lane, inbox_packets), PSC_IO_RX_MEMPOOL_CACHE, 0,
-                                RTE_PKTMBUF_HEADROOM + PSC_IO_RX_ROOM, lane->socket);
+        psc_io_rx_mempool(name, receive_mbufs(lane, inbox_packets), PSC_IO_RX_MEMPOOL_CACHE, PSC_IO_RX_ROOM,
+                          lane->socket);
     return lane->rx_mempool != NULL || no_buffers(number, config, error);
 }
 
@@ -342,6 +342,5 @@ uint32_t psc_io_lane_mbufs(const struct psc_io_lane *lane)
 {
     uint32_t received = lane->rx_mempool != NULL ? rte_mempool_in_use_count(lane->rx_mempool) : 0;
 
-    return received + rte_mempool_in_use_count(lane->tx.header_mempool) +
-           rte_mempool_in_use_count(lane->tx.payload_mempool);
+    return received + rte_mempool_in_use_count(lane->tx.mempool);
 }

@@ -84,14 +84,13 @@ struct psc_io_clock {
 struct psc_io_tx {
     uint16_t port_id, queue;
     struct rte_ring *outbox; /* to the dispatcher, where the port has no queue for this lane; else NULL */
-    struct rte_mempool *header_mempool;  /* headers and trailers: small direct mbufs */
-    struct rte_mempool *payload_mempool; /* lent payload: no room of their own, the private area holds the
-                                            shared info of a slot; copied payload: one frame's room */
+    /* Segments of frames. Headers and ICRC of lent payload lie in their own room, the payload's shared info
+     * in the private area; a copied frame has a room that holds all of it. */
+    struct rte_mempool *mempool;
     bool lends_payload;
-    struct rte_mbuf *headers[2 * PSC_IO_BURST];
-    uint32_t header_count;
-    struct rte_mbuf *payloads[PSC_IO_BURST];
-    uint32_t payload_count;
+    uint32_t segments;                        /* that a frame takes at most */
+    struct rte_mbuf *stock[3 * PSC_IO_BURST]; /* as they came from the mempool */
+    uint32_t stock_count;
     struct rte_mbuf *pending[PSC_IO_BURST]; /* built, not yet taken by the port */
     uint32_t pending_begin, pending_end;
 };
@@ -194,6 +193,10 @@ uint32_t psc_io_dispatcher_turn(struct psc_io_dispatcher *dispatcher);
 int psc_io_dispatcher_main(void *dispatcher);
 /* A burst for a lane that shares its port by flow rules: what is another lane's is handed over. */
 uint32_t psc_io_receive_steered(struct psc_io_lane *lane, struct rte_mbuf **mbufs);
+
+/* rx.c: mbufs with `room_bytes` for a frame; NULL: no memory. */
+struct rte_mempool *psc_io_rx_mempool(const char *name, unsigned mbufs, unsigned cache, uint16_t room_bytes,
+                                      int socket);
 
 /* tx.c */
 bool psc_io_tx_init(struct psc_io_tx *tx, const struct psc_io_lane *lane, uint32_t number);

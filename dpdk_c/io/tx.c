@@ -9,33 +9,37 @@
 #include <emmintrin.h>
 #endif
 
-#define HEADER_ROOM   (RTE_PKTMBUF_HEADROOM + PSC_HEADER_MAX)
-#define MEMPOOL_CACHE 128
-#define LINE_BYTES    64 /* of the caches: what stream() writes begins with one */
+#define LINE_BYTES 64 /* of the caches: what stream() writes begins with one */
+#define MEMPOOL_CACHE                                                                                        \
+    512                  /* more than a turn takes and gives back, so that the same mbufs come round again   \
+                          */
+#define LENT_SEGMENTS 3u /* of a frame: headers, payload where it lies, ICRC */
+#define LENT_ROOM     (RTE_PKTMBUF_HEADROOM + PSC_HEADER_MAX)
+#define COPIED_ROOM   (RTE_PKTMBUF_HEADROOM + LINE_BYTES + PSC_IO_RX_ROOM)
 
+_Static_assert(MEMPOOL_CACHE >= 2 * LENT_SEGMENTS * PSC_IO_BURST, "a turn's frames and those before them");
+
+/* One mempool for all segments: whoever frees a chain gives it back in one piece, while segments of two
+ * mempools in turn go back one by one. */
 bool psc_io_tx_init(struct psc_io_tx *tx, const struct psc_io_lane *lane, uint32_t number)
 {
     const struct psc_io_port *port = lane->port;
     uint32_t waiting = lane->outbox != NULL ? rte_ring_get_size(lane->outbox) + PSC_IO_BURST : 0;
-    /* Every descriptor of the port may hold one, and a stock, a burst and the caches must still be full. */
-    uint32_t count = port->tx_ring_packets + waiting + 4u * PSC_IO_BURST + 4u * MEMPOOL_CACHE;
-    int socket = lane->socket;
-    uint16_t payload_room;
     char name[RTE_MEMPOOL_NAMESIZE];
 
     /* What the dispatcher sends is freed on its core, where nobody may touch a slot's hold. */
     tx->lends_payload = port->lends_payload && lane->outbox == NULL;
-    payload_room = tx->lends_payload ? 0 : RTE_PKTMBUF_HEADROOM + LINE_BYTES + PSC_IO_RX_ROOM;
+    tx->segments = tx->lends_payload ? LENT_SEGMENTS : 1;
     tx->port_id = port->port_id;
     tx->queue = lane->tx_queue;
     tx->outbox = lane->outbox;
-    snprintf(name, sizeof name, "psc_header_%u", number);
-    tx->header_mempool = rte_pktmbuf_pool_create(name, count, MEMPOOL_CACHE, 0, HEADER_ROOM, socket);
-    snprintf(name, sizeof name, "psc_payload_%u", number);
-    tx->payload_mempool = rte_pktmbuf_pool_create(
-        name, count, MEMPOOL_CACHE, RTE_ALIGN(sizeof(struct rte_mbuf_ext_shared_info), RTE_MBUF_PRIV_ALIGN),
-        payload_room, socket);
-    return tx->header_mempool != NULL && tx->payload_mempool != NULL;
+    snprintf(name, sizeof name, "psc_tx_%u", number);
+    /* Every descriptor of the port may hold one, and a stock, a burst and the cache, which keeps up to 1.5
+     * times its size, must still be full. The private area is a line, so that headers begin with one. */
+    tx->mempool = rte_pktmbuf_pool_create(
+        name, port->tx_ring_packets + waiting + 2 * LENT_SEGMENTS * PSC_IO_BURST + 2 * MEMPOOL_CACHE,
+        MEMPOOL_CACHE, LINE_BYTES, tx->lends_payload ? LENT_ROOM : COPIED_ROOM, lane->socket);
+    return tx->mempool != NULL;
 }
 
 void psc_io_tx_drop(struct psc_io_tx *tx)
@@ -46,26 +50,32 @@ void psc_io_tx_drop(struct psc_io_tx *tx)
 
 void psc_io_tx_free(struct psc_io_tx *tx)
 {
-    rte_pktmbuf_free_bulk(tx->headers, tx->header_count);
-    rte_pktmbuf_free_bulk(tx->payloads, tx->payload_count);
-    rte_mempool_free(tx->header_mempool);
-    rte_mempool_free(tx->payload_mempool);
+    if (tx->stock_count > 0)
+        rte_mempool_put_bulk(tx->mempool, (void **)tx->stock, tx->stock_count);
+    rte_mempool_free(tx->mempool);
 }
 
 uint32_t psc_io_tx_room(struct psc_io_tx *tx)
 {
-    uint32_t headers_missing = 2 * PSC_IO_BURST - tx->header_count;
-    uint32_t payloads_missing = PSC_IO_BURST - tx->payload_count;
+    uint32_t missing = tx->segments * PSC_IO_BURST - tx->stock_count;
 
     if (tx->pending_begin != tx->pending_end)
         return 0;
-    if (headers_missing > 0 &&
-        rte_pktmbuf_alloc_bulk(tx->header_mempool, tx->headers + tx->header_count, headers_missing) == 0)
-        tx->header_count += headers_missing;
-    if (payloads_missing > 0 &&
-        rte_pktmbuf_alloc_bulk(tx->payload_mempool, tx->payloads + tx->payload_count, payloads_missing) == 0)
-        tx->payload_count += payloads_missing;
-    return RTE_MIN(tx->header_count / 2, tx->payload_count);
+    if (missing > 0 &&
+        rte_mempool_get_bulk(tx->mempool, (void **)(tx->stock + tx->stock_count), missing) == 0)
+        tx->stock_count += missing;
+    return tx->stock_count / tx->segments;
+}
+
+/* One of the stock: as mbufs lie in a mempool, alone and with their own room (rte_mbuf_raw_alloc). What a
+ * driver reads besides is lengths. */
+static struct rte_mbuf *take_segment(struct psc_io_tx *tx)
+{
+    struct rte_mbuf *m = tx->stock[--tx->stock_count];
+
+    m->ol_flags = 0;
+    m->data_off = RTE_PKTMBUF_HEADROOM;
+    return m;
 }
 
 /* The port has let go of a slot's payload. Runs inside tx_burst or a housekeeping turn: on the lane's own
@@ -79,10 +89,10 @@ static void release_hold(void *address, void *opaque)
         hold->count--;
 }
 
-/* A payload mbuf that points to the emit's payload and holds its slot until the port is done with it. */
-static struct rte_mbuf *attach_payload(struct psc_io_tx *tx, const struct psc_emit *emit)
+/* Points to the emit's payload and holds its slot until the port is done with it. */
+static struct rte_mbuf *lend_payload(struct psc_io_tx *tx, const struct psc_emit *emit)
 {
-    struct rte_mbuf *m = tx->payloads[--tx->payload_count];
+    struct rte_mbuf *m = take_segment(tx);
     struct rte_mbuf_ext_shared_info *info = rte_mbuf_to_priv(m);
 
     info->free_cb = release_hold;
@@ -91,23 +101,20 @@ static struct rte_mbuf *attach_payload(struct psc_io_tx *tx, const struct psc_em
     /* EAL runs with IOVA as virtual addresses, so the IO address of a slot is its address. */
     rte_pktmbuf_attach_extbuf(m, (void *)(uintptr_t)emit->payload, (rte_iova_t)(uintptr_t)emit->payload,
                               (uint16_t)emit->payload_bytes, info);
-    m->data_off = 0;
     m->data_len = (uint16_t)emit->payload_bytes;
     return m;
 }
 
-/* All of the room: a copy of one length needs no call. */
-static struct rte_mbuf *fill_header(struct rte_mbuf *m, const struct psc_emit *emit)
+/* A line, or all of the room: a copy of one length needs no call. Over IPv4 only RETH needs the second. */
+static struct rte_mbuf *put_header(struct psc_io_tx *tx, const struct psc_emit *emit)
 {
-    memcpy(rte_pktmbuf_mtod(m, void *), emit->header, sizeof emit->header);
-    m->data_len = (uint16_t)emit->header_bytes;
-    return m;
-}
+    struct rte_mbuf *m = take_segment(tx);
+    uint8_t *at = rte_pktmbuf_mtod(m, uint8_t *);
 
-static struct rte_mbuf *fill_trailer(struct rte_mbuf *m, const struct psc_emit *emit)
-{
-    memcpy(rte_pktmbuf_mtod(m, void *), emit->trailer, sizeof emit->trailer);
-    m->data_len = (uint16_t)emit->trailer_bytes;
+    memcpy(at, emit->header, LINE_BYTES);
+    if (emit->header_bytes > LINE_BYTES)
+        memcpy(at + LINE_BYTES, emit->header + LINE_BYTES, sizeof emit->header - LINE_BYTES);
+    m->data_len = (uint16_t)emit->header_bytes;
     return m;
 }
 
@@ -133,7 +140,7 @@ static void stream(uint8_t *out, const uint8_t *bytes, uint32_t count)
  * no room for: it counts nb_segs down before it looks, and the chain that is offered again ends in a NULL. */
 static struct rte_mbuf *copy_frame(struct psc_io_tx *tx, const struct psc_emit *emit)
 {
-    struct rte_mbuf *m = tx->payloads[--tx->payload_count];
+    struct rte_mbuf *m = take_segment(tx);
     uint8_t *payload = RTE_PTR_ALIGN_CEIL(rte_pktmbuf_mtod(m, uint8_t *) + emit->header_bytes, LINE_BYTES);
 
     m->data_off = (uint16_t)(payload - emit->header_bytes - (uint8_t *)m->buf_addr);
@@ -147,31 +154,33 @@ static struct rte_mbuf *copy_frame(struct psc_io_tx *tx, const struct psc_emit *
     return m;
 }
 
-/* `segment` behind `last`; the first segment keeps the whole frame's length and number of segments. */
-static void chain(struct rte_mbuf **first, struct rte_mbuf **last, struct rte_mbuf *segment)
+static void put_trailer(struct rte_mbuf *m, uint32_t offset, const struct psc_emit *emit)
 {
-    if (*first == NULL) {
-        *first = segment;
-        segment->pkt_len = segment->data_len;
-    } else {
-        (*last)->next = segment;
-        (*first)->nb_segs++;
-        (*first)->pkt_len += segment->data_len;
-    }
-    *last = segment;
+    memcpy(rte_pktmbuf_mtod_offset(m, void *, offset), emit->trailer, sizeof emit->trailer);
+    m->data_len = (uint16_t)(offset + emit->trailer_bytes);
 }
 
-/* Headers and trailer around the payload where it lies. */
+/* Headers and trailer around the payload where it lies; the first segment keeps the whole frame's length and
+ * number of segments. */
 static struct rte_mbuf *chain_frame(struct psc_io_tx *tx, const struct psc_emit *emit)
 {
-    struct rte_mbuf *first = NULL, *last = NULL;
+    struct rte_mbuf *first, *payload, *trailer;
 
-    if (emit->header_bytes > 0)
-        chain(&first, &last, fill_header(tx->headers[--tx->header_count], emit));
-    if (emit->payload_bytes > 0)
-        chain(&first, &last, attach_payload(tx, emit));
-    if (emit->trailer_bytes > 0)
-        chain(&first, &last, fill_trailer(tx->headers[--tx->header_count], emit));
+    if (emit->payload_bytes == 0) { /* an ACK */
+        first = put_header(tx, emit);
+        put_trailer(first, emit->header_bytes, emit);
+    } else if (emit->header_bytes == 0) { /* an answer to a neighbour or a ping */
+        first = lend_payload(tx, emit);
+    } else {
+        first = put_header(tx, emit);
+        payload = lend_payload(tx, emit);
+        trailer = take_segment(tx);
+        put_trailer(trailer, 0, emit);
+        first->next = payload;
+        payload->next = trailer;
+        first->nb_segs = LENT_SEGMENTS;
+    }
+    first->pkt_len = emit->header_bytes + emit->payload_bytes + emit->trailer_bytes;
     return first;
 }
 
@@ -179,8 +188,6 @@ void psc_io_tx_add(struct psc_io_tx *tx, const struct psc_emit *emit)
 {
     if (emit->header_bytes + emit->payload_bytes + emit->trailer_bytes == 0)
         return;
-    if (tx->pending_begin == tx->pending_end)
-        tx->pending_begin = tx->pending_end = 0;
     tx->pending[tx->pending_end++] = tx->lends_payload ? chain_frame(tx, emit) : copy_frame(tx, emit);
 }
 
@@ -203,5 +210,7 @@ uint32_t psc_io_tx_flush(struct psc_io_tx *tx, struct psc_lane_stats *stats)
     tx->pending_begin += taken;
     if (taken < offered)
         stats->tx_stalls++;
+    else
+        tx->pending_begin = tx->pending_end = 0;
     return taken;
 }

@@ -211,7 +211,7 @@ static enum psc_drop receive_roce(struct psc_target *target, const struct psc_pa
         return PSC_DROP_UNKNOWN_QP;
     if (qp->lost.fault != PSC_FAULT_NONE)
         return PSC_DROP_QP_STATE;
-    if (!psc_ip_equal(&packet->src, &qp->spec.peer))
+    if (!psc_packet_is_from(packet, &qp->spec.peer))
         return PSC_DROP_FOREIGN_PEER;
     if ((packet->p_key & P_KEY_MASK) != P_KEY_MASK)
         return PSC_DROP_P_KEY;

@@ -26,10 +26,12 @@ void psc_requester_init(struct psc_requester *requester, const struct psc_reques
                                         .posted_psn = start_psn};
 }
 
-/* The i-th message after the oldest. */
+/* The i-th message after the oldest, i <= ring_count. Once round the ring at most: no division. */
 static struct psc_message *message_at(const struct psc_requester *requester, uint32_t i)
 {
-    return &requester->ring[(requester->ring_head + i) % requester->ring_size];
+    uint32_t at = requester->ring_head + i;
+
+    return &requester->ring[at < requester->ring_size ? at : at - requester->ring_size];
 }
 
 static uint32_t end_psn(const struct psc_message *message)
@@ -208,11 +210,21 @@ bool psc_requester_pop(struct psc_requester *requester, uint64_t *tag)
     if (psc_psn_distance(end_psn(oldest), requester->unacked_psn) > 0)
         return false;
     *tag = oldest->tag;
-    requester->ring_head = (requester->ring_head + 1) % requester->ring_size;
+    requester->ring_head = (uint32_t)(message_at(requester, 1) - requester->ring);
     requester->ring_count--;
     if (requester->cursor_message > 0)
         requester->cursor_message--;
     return true;
+}
+
+uint64_t psc_requester_due_ns(const struct psc_requester *requester)
+{
+    uint64_t due_ns = requester->progress_ns + requester->config->progress_ns;
+    uint64_t timer_ns = requester->rnr_until_ns;
+
+    if (timer_ns == 0 && requester->ack_req_sent)
+        timer_ns = requester->timer_ns + requester->config->retransmit_ns;
+    return timer_ns != 0 && timer_ns < due_ns ? timer_ns : due_ns;
 }
 
 enum psc_expiry psc_requester_expire(struct psc_requester *requester, uint64_t now_ns)

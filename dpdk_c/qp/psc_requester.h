@@ -94,6 +94,8 @@ enum psc_expiry {
     PSC_EXPIRY_TIMEOUT,   /* rewound to the oldest unacknowledged packet */
     PSC_EXPIRY_EXHAUSTED, /* the peer does not answer */
 };
+/* When to judge them next, by what stands now; something is unacknowledged. May be in the past. */
+uint64_t psc_requester_due_ns(const struct psc_requester *requester);
 enum psc_expiry psc_requester_expire(struct psc_requester *requester, uint64_t now_ns);
 
 #endif

@@ -44,7 +44,8 @@ static uint8_t *put_ip(const struct psc_flow *flow, uint32_t udp_bytes, uint8_t 
                             .protocol = PSC_IPPROTO_UDP};
     memcpy(ip->src, flow->src.b + 12, sizeof ip->src);
     memcpy(ip->dst, flow->dst.b + 12, sizeof ip->dst);
-    ip->checksum = psc_to_be16(psc_internet_checksum(ip, sizeof *ip));
+    uint16_t checksum = (uint16_t)~psc_ipv4_sum(ip);
+    memcpy(&ip->checksum, &checksum, sizeof checksum);
     return (uint8_t *)(ip + 1);
 }
 

@@ -63,7 +63,7 @@ static bool always(void)
     return true;
 }
 
-const struct psc_crc_variant psc_crc_slicing = {"slicing", always, slicing, slicing_masked};
+const struct psc_crc_variant psc_crc_slicing = {"slicing", always, slicing, slicing_masked, NULL};
 
 /* ---- Powers of x. ---- */
 
@@ -128,7 +128,8 @@ uint32_t psc_crc32_combine(const struct psc_crc32_shift *shift, uint32_t a, uint
 
 /* ---- Which variant runs. ---- */
 
-static const struct psc_crc_variant *const variants[] = {&psc_crc_vpclmul, &psc_crc_pclmul, &psc_crc_slicing};
+static const struct psc_crc_variant *const variants[] = {&psc_crc_vpclmul, &psc_crc_vpclmul_each,
+                                                         &psc_crc_pclmul, &psc_crc_slicing};
 const struct psc_crc_variant *psc_crc_chosen = &psc_crc_slicing;
 static const char *refused;
 

@@ -17,9 +17,15 @@ struct psc_crc_variant {
     /* The same over data | mask, where the mask ends before the data does. */
     uint32_t (*masked)(uint32_t seed, const uint8_t mask[static PSC_CRC_MASK_BYTES], const void *data,
                        size_t bytes);
+    /* NULL, or what is left of the claims of PSC_CRC_TOGETHER messages whose payloads are of equal length, a
+     * multiple of PSC_CRC_TURN_BYTES: the sum of the differences between what a message leaves, seeded with
+     * `seed`, and what it claims; each but the last moved by 64 bytes against the next. 0 if all are right.
+     */
+    uint32_t (*together)(uint32_t seed, const struct psc_crc_message messages[static PSC_CRC_TOGETHER],
+                         size_t payload_bytes);
 };
 
-extern const struct psc_crc_variant psc_crc_slicing, psc_crc_pclmul, psc_crc_vpclmul;
+extern const struct psc_crc_variant psc_crc_slicing, psc_crc_pclmul, psc_crc_vpclmul, psc_crc_vpclmul_each;
 extern const struct psc_crc_variant *psc_crc_chosen;
 
 /* Folding (Gopal et al., "Fast CRC computation for generic polynomials using PCLMULQDQ", 2009): what the two

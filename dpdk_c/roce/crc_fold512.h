@@ -28,3 +28,14 @@ static inline __m128i crc_join(__m512i vector)
 
     return _mm_xor_si128(_mm256_castsi256_si128(two), _mm256_extracti128_si256(two, 1));
 }
+
+/* Byte i of the result is byte (i + bytes) % 64 of the vector. */
+static inline __m512i crc_turned(__m512i vector, size_t bytes)
+{
+    const __m512i counting =
+        _mm512_set_epi8(63, 62, 61, 60, 59, 58, 57, 56, 55, 54, 53, 52, 51, 50, 49, 48, 47, 46, 45, 44, 43,
+                        42, 41, 40, 39, 38, 37, 36, 35, 34, 33, 32, 31, 30, 29, 28, 27, 26, 25, 24, 23, 22,
+                        21, 20, 19, 18, 17, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+
+    return _mm512_permutexvar_epi8(_mm512_add_epi8(counting, _mm512_set1_epi8((char)bytes)), vector);
+}

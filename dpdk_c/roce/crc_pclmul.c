@@ -95,7 +95,7 @@ static uint32_t masked(uint32_t seed, const uint8_t mask[static PSC_CRC_MASK_BYT
     return from_four(blocks, at + FOUR_BYTES, bytes - FOUR_BYTES);
 }
 
-const struct psc_crc_variant psc_crc_pclmul = {"pclmul", runs_here, crc, masked};
+const struct psc_crc_variant psc_crc_pclmul = {"pclmul", runs_here, crc, masked, NULL};
 
 #ifdef __clang__
 #pragma clang attribute pop

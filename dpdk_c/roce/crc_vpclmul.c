@@ -18,6 +18,8 @@
 #include "crc_fold512.h"
 #include "crc_reduce.h"
 
+#include "crc_check512.h"
+
 #define VECTOR_BYTES 64
 #define FOUR_BYTES   (4 * VECTOR_BYTES)
 #define SEED_BYTES   4
@@ -40,23 +42,12 @@ static inline __m512i load_part(const void *from, size_t bytes)
     return _mm512_maskz_loadu_epi8(((__mmask64)1 << bytes) - 1, from);
 }
 
-/* Byte i of the result is byte (i + bytes) % 64 of the vector. */
-static inline __m512i turn(__m512i vector, size_t bytes)
-{
-    const __m512i counting =
-        _mm512_set_epi8(63, 62, 61, 60, 59, 58, 57, 56, 55, 54, 53, 52, 51, 50, 49, 48, 47, 46, 45, 44, 43,
-                        42, 41, 40, 39, 38, 37, 36, 35, 34, 33, 32, 31, 30, 29, 28, 27, 26, 25, 24, 23, 22,
-                        21, 20, 19, 18, 17, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-
-    return _mm512_permutexvar_epi8(_mm512_add_epi8(counting, _mm512_set1_epi8((char)bytes)), vector);
-}
-
 /* 0 < bytes < 64 more: as many leave the vector at its front, and are folded into what it is then. */
 static inline __m512i append(__m512i vector, const uint8_t *at, size_t bytes)
 {
     const __mmask64 stays = ~(__mmask64)0 >> bytes;
-    __m512i turned = turn(vector, bytes);
-    __m512i next = _mm512_mask_mov_epi8(turn(load_part(at, bytes), bytes), stays, turned);
+    __m512i turned = crc_turned(vector, bytes);
+    __m512i next = _mm512_mask_mov_epi8(crc_turned(load_part(at, bytes), bytes), stays, turned);
 
     return crc_fold(_mm512_maskz_mov_epi8(~stays, turned), crc_moved(512), next);
 }
@@ -101,7 +92,7 @@ static uint32_t crc(uint32_t seed, const void *data, size_t bytes)
         return from_first(seeded(load(at), seed), at + VECTOR_BYTES, bytes - VECTOR_BYTES);
     if (bytes < SEED_BYTES)
         return psc_crc_slicing.crc(seed, data, bytes);
-    return crc_reduce(crc_join(turn(seeded(load_part(at, bytes), seed), bytes)));
+    return crc_reduce(crc_join(crc_turned(seeded(load_part(at, bytes), seed), bytes)));
 }
 
 static uint32_t masked(uint32_t seed, const uint8_t mask[static PSC_CRC_MASK_BYTES], const void *data,
@@ -114,10 +105,29 @@ static uint32_t masked(uint32_t seed, const uint8_t mask[static PSC_CRC_MASK_BYT
     if (bytes >= VECTOR_BYTES)
         return from_first(seeded(_mm512_or_si512(load(at), first_mask), seed), at + VECTOR_BYTES,
                           bytes - VECTOR_BYTES);
-    return crc_reduce(crc_join(turn(seeded(_mm512_or_si512(load_part(at, bytes), first_mask), seed), bytes)));
+    return crc_reduce(
+        crc_join(crc_turned(seeded(_mm512_or_si512(load_part(at, bytes), first_mask), seed), bytes)));
 }
 
-const struct psc_crc_variant psc_crc_vpclmul = {"vpclmul", runs_here, crc, masked};
+/* ---- Four messages in one. ---- */
+
+static uint32_t together(uint32_t seed, const struct psc_crc_message messages[static PSC_CRC_TOGETHER],
+                         size_t payload_bytes)
+{
+    struct crc_check check = crc_check_begin(seed, messages);
+
+    _Static_assert(FOUR_BYTES == PSC_CRC_TURN_BYTES && PSC_CRC_TOGETHER == 4,
+                   "a turn is four vectors of each");
+    for (size_t at = 0; at < payload_bytes; at += FOUR_BYTES)
+        crc_check_turn(&check, crc_load_turn(messages[0].payload + at),
+                       crc_load_turn(messages[1].payload + at), crc_load_turn(messages[2].payload + at),
+                       crc_load_turn(messages[3].payload + at));
+    return crc_check_left(&check, messages);
+}
+
+const struct psc_crc_variant psc_crc_vpclmul = {"vpclmul", runs_here, crc, masked, together};
+/* The same, but each packet by itself. */
+const struct psc_crc_variant psc_crc_vpclmul_each = {"vpclmul_each", runs_here, crc, masked, NULL};
 
 #ifdef __clang__
 #pragma clang attribute pop

@@ -3,6 +3,8 @@
 #ifndef PSC_ROCE_FRAME_H
 #define PSC_ROCE_FRAME_H
 
+#include <string.h>
+
 #include "bytes.h"
 
 #define PSC_ETHERTYPE_IPV4 0x0800
@@ -130,13 +132,33 @@ struct psc_datagram {
     uint32_t payload_bytes;
     uint8_t protocol;
     uint8_t ecn;
-    struct psc_ip src, dst;
 };
+static inline bool psc_datagram_is_v4(const struct psc_datagram *datagram)
+{
+    return datagram->ip_header[0] >> 4 == 4;
+}
+/* Of one over IPv6. */
+static inline const struct psc_ipv6 *psc_ipv6_of(const struct psc_datagram *datagram)
+{
+    return (const void *)datagram->ip_header;
+}
 /* Step 2 of the receive order. */
 enum psc_drop psc_open_ipv4(const struct psc_l3 *l3, const struct psc_local *local,
                             struct psc_datagram *datagram);
 enum psc_drop psc_open_ipv6(const struct psc_l3 *l3, const struct psc_local *local,
                             struct psc_datagram *datagram);
+
+/* RFC 1071's sum of a header, in the machine's order of bytes: FFFF over a sound one, the complement of what
+ * belongs in the field over one whose field is 0. Words of any width come to the same modulo FFFF, and it is
+ * never 0, for a header is never all zeros. */
+static inline uint16_t psc_ipv4_sum(const struct psc_ipv4 *ip)
+{
+    uint32_t words[sizeof *ip / 4];
+
+    memcpy(words, ip, sizeof words);
+    uint16_t rest = (uint16_t)(((uint64_t)words[0] + words[1] + words[2] + words[3] + words[4]) % 0xffff);
+    return rest == 0 ? 0xffff : rest;
+}
 
 /* RFC 1071 checksum as a number: over a header whose checksum field is 0 it is what belongs there, over a
  * sound header as received it is 0. */

@@ -67,8 +67,7 @@ static const struct psc_nd *open_nd(const struct psc_l3 *l3, const struct psc_lo
                                     struct psc_datagram *datagram, const struct psc_mac **mac)
 {
     const struct psc_nd *nd = (const void *)open_icmpv6(l3, local, type, sizeof *nd, datagram);
-    if (nd == NULL ||
-        ((const struct psc_ipv6 *)(const void *)datagram->ip_header)->hop_limit != HOP_LIMIT_ON_LINK)
+    if (nd == NULL || psc_ipv6_of(datagram)->hop_limit != HOP_LIMIT_ON_LINK)
         return NULL;
     uint8_t option = type == NEIGHBOUR_SOLICITATION ? OPTION_SOURCE_MAC : OPTION_TARGET_MAC;
     return psc_ip_is_multicast(&nd->target) || !read_options(datagram, option, mac) ? NULL : nd;
@@ -82,9 +81,12 @@ static const struct psc_nd *open_solicitation(const struct psc_l3 *l3, const str
     const struct psc_nd *nd = open_nd(l3, local, NEIGHBOUR_SOLICITATION, datagram, mac);
     if (nd == NULL || !psc_ip_equal(&nd->target, &local->ip))
         return NULL;
-    if (psc_ip_equal(&datagram->src, &unspecified))
-        return psc_ip_is_multicast(&datagram->dst) && *mac == NULL ? nd : NULL;
-    return may_be_a_host(&datagram->src) && !psc_ip_equal(&datagram->src, &local->ip) ? nd : NULL;
+    if (psc_ip_equal(&psc_ipv6_of(datagram)->src, &unspecified))
+        return psc_ip_is_multicast(&psc_ipv6_of(datagram)->dst) && *mac == NULL ? nd : NULL;
+    return may_be_a_host(&psc_ipv6_of(datagram)->src) &&
+                   !psc_ip_equal(&psc_ipv6_of(datagram)->src, &local->ip)
+               ? nd
+               : NULL;
 }
 
 /* Writes IPv6 header, message and its one option; returns their length. The checksum is made here. */
@@ -113,8 +115,8 @@ static uint32_t answer_solicitation(const uint8_t *frame, const struct psc_l3 *l
     const struct psc_mac *mac;
     if (open_solicitation(l3, local, &datagram, &mac) == NULL)
         return 0;
-    bool probed = psc_ip_equal(&datagram.src, &unspecified);
-    const struct psc_ip *to = probed ? &all_nodes : &datagram.src;
+    bool probed = psc_ip_equal(&psc_ipv6_of(&datagram)->src, &unspecified);
+    const struct psc_ip *to = probed ? &all_nodes : &psc_ipv6_of(&datagram)->src;
     const struct psc_nd nd = {.type = NEIGHBOUR_ADVERTISEMENT,
                               .flags = psc_to_be32(FLAG_OVERRIDE | (probed ? 0 : FLAG_SOLICITED)),
                               .target = local->ip};
@@ -131,14 +133,14 @@ static uint32_t answer_ping(const uint8_t *frame, const struct psc_l3 *l3, const
 {
     struct psc_datagram datagram;
     if (open_icmpv6(l3, local, ECHO_REQUEST, sizeof(struct psc_icmp_echo), &datagram) == NULL ||
-        !may_be_a_host(&datagram.src) || psc_ip_is_multicast(&datagram.dst))
+        !may_be_a_host(&psc_ipv6_of(&datagram)->src) || psc_ip_is_multicast(&psc_ipv6_of(&datagram)->dst))
         return 0;
     psc_answer_ethernet(frame, l3, local, out);
     struct psc_ipv6 *ip = (void *)(out + l3->l2_bytes);
     struct psc_icmp_echo *reply = (void *)(ip + 1);
     memcpy(ip, datagram.ip_header, sizeof *ip + datagram.payload_bytes);
-    ip->src = datagram.dst;
-    ip->dst = datagram.src;
+    ip->src = psc_ipv6_of(&datagram)->dst;
+    ip->dst = psc_ipv6_of(&datagram)->src;
     ip->hop_limit = HOP_LIMIT;
     reply->type = ECHO_REPLY;
     reply->checksum = psc_to_be16(0);
@@ -172,7 +174,7 @@ bool psc_ipv6_heard(const struct psc_l3 *l3, const struct psc_local *local, stru
     if (nd != NULL)
         *ip = nd->target;
     else if (open_solicitation(l3, local, &datagram, &named) != NULL)
-        *ip = datagram.src;
+        *ip = psc_ipv6_of(&datagram)->src;
     else
         return false;
     if (named == NULL || !may_be_a_host(ip) || psc_ip_equal(ip, &local->ip))

@@ -88,24 +88,23 @@ struct psc_local {
  * set. */
 struct psc_packet {
     const struct psc_opcode_row *row;
-    struct psc_mac src_mac;
-    struct psc_ip src, dst;
+    const uint8_t *ip_header; /* where the ICRC begins */
+    const uint8_t *payload;
+    uint32_t icrc_bytes;    /* from the IP header to the last pad byte; the ICRC's four bytes follow */
+    uint32_t payload_bytes; /* without pad */
+    uint32_t dest_qpn;
+    uint32_t psn;
     uint16_t p_key;
     uint8_t opcode;
     bool ack_req;
     bool congestion_experienced; /* ECN CE in the IP header */
-    uint32_t dest_qpn;
-    uint32_t psn;
-    uint64_t va;      /* RETH */
-    uint32_t rkey;    /* RETH */
-    uint32_t dma_len; /* RETH */
-    uint32_t imm;     /* as a number: the first byte on the wire is the most significant */
-    uint8_t syndrome; /* AETH */
-    uint32_t msn;     /* AETH */
-    const uint8_t *payload;
-    uint32_t payload_bytes;   /* without pad */
-    const uint8_t *ip_header; /* where the ICRC begins */
-    uint32_t icrc_bytes;      /* from the IP header to the last pad byte; the ICRC's four bytes follow */
+    bool icrc_sound;             /* psc_icrc_check has found it so; false: not known */
+    uint8_t syndrome;            /* AETH */
+    uint32_t imm;                /* as a number: the first byte on the wire is the most significant */
+    uint64_t va;                 /* RETH */
+    uint32_t rkey;               /* RETH */
+    uint32_t dma_len;            /* RETH */
+    uint32_t msn;                /* AETH */
 };
 
 enum psc_frame_kind {
@@ -120,13 +119,15 @@ enum psc_frame_kind {
  * or DROP with *why. Never reads past `bytes`; lengths come from IP and UDP, never from the frame. */
 enum psc_frame_kind psc_parse(const uint8_t *frame, uint32_t bytes, const struct psc_local *local,
                               struct psc_packet *packet, enum psc_drop *why);
+/* Its IP source is `peer`. */
+bool psc_packet_is_from(const struct psc_packet *packet, const struct psc_ip *peer);
 
 /* ---- ICRC: reflected CRC-32 over 8 bytes of FF and the masked copy of IP header .. last pad byte. ---- */
 
 /* CRC register (no final inversion) over `bytes`, continued from `seed`. */
 uint32_t psc_crc32(uint32_t seed, const void *data, size_t bytes);
-/* Which variant computes it: "slicing", "pclmul" or "vpclmul"; the best that this CPU runs, or what
- * PASCALINE_CRC names when the library is loaded. */
+/* Which variant computes it: "slicing", "pclmul", "vpclmul" or "vpclmul_each", which checks no packets
+ * together; the best that this CPU runs, or what PASCALINE_CRC names when the library is loaded. */
 const char *psc_crc_variant(void);
 /* Another one, for tests and measurements, before any lane runs. False if there is none of that name or this
  * CPU does not run it: nothing has changed then. */
@@ -147,6 +148,27 @@ uint32_t psc_crc32_combine(const struct psc_crc32_shift *shift, uint32_t a, uint
 /* ICRC of a frame from its IP header on, as the number whose bytes go to the wire least significant first. */
 uint32_t psc_icrc(const uint8_t *ip_header, uint32_t bytes);
 bool psc_icrc_ok(const struct psc_packet *packet);
+/* What the ICRC covers of a packet, and what the packet says that it comes to. */
+struct psc_crc_message {
+    const uint8_t *mask, *headers; /* of the headers, these bits read as ones */
+    uint32_t header_bytes;         /* 4 to 64 */
+    uint32_t claimed;              /* the register */
+    const uint8_t *payload;        /* right behind the headers */
+};
+struct psc_crc_message psc_icrc_message(const struct psc_packet *packet);
+
+/* Whether four packets are right, in the time of little more than one: psc_icrc_ok then knows. Says nothing
+ * if one is wrong: psc_icrc_ok will look at each. What it may overlook that psc_icrc_ok would not: two wrong
+ * packets of one call whose errors are the same, moved by 64 bytes for each place between them, modulo the
+ * polynomial. */
+#define PSC_CRC_TOGETHER 4
+void psc_icrc_check(struct psc_packet *const packets[PSC_CRC_TOGETHER]);
+/* What such a check leaves (psc_crc_message's claims, in arith/ too) says. */
+void psc_icrc_checked(struct psc_packet *const packets[PSC_CRC_TOGETHER], uint32_t left);
+/* Packets with payloads of one length can be checked together if one of them can: whole turns of 256 bytes,
+ * behind headers of 64 bytes at most, on a CPU that does it. */
+#define PSC_CRC_TURN_BYTES 256
+bool psc_icrc_together(const struct psc_packet *packet);
 /* What the ICRC costs, a benchmark finds out by a lane that neither checks nor makes it. */
 #ifdef PSC_BENCH_NO_ICRC
 #define PSC_ICRC_IS_MADE false

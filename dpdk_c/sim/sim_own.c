@@ -137,7 +137,7 @@ static void receive(struct sim_endpoint *endpoint, const uint8_t *frame, uint32_
     uint64_t tag;
 
     if (psc_parse(frame, bytes, &own->local, &packet, &why) != PSC_FRAME_ROCE ||
-        packet.dest_qpn != endpoint->spec.qpn || !psc_ip_equal(&packet.src, &own->flow.dst) ||
+        packet.dest_qpn != endpoint->spec.qpn || !psc_packet_is_from(&packet, &own->flow.dst) ||
         !psc_icrc_ok(&packet) || (packet.row->flags & PSC_OPF_CNP))
         return;
     if (packet.row->flags & PSC_OPF_REQUEST) {

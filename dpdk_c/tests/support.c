@@ -89,6 +89,17 @@ uint8_t *wall_after(size_t room_bytes)
     return room + pages * page_bytes;
 }
 
+struct psc_crc_message right_message(const uint8_t *mask, const uint8_t *headers, uint32_t header_bytes,
+                                     const uint8_t *payload, size_t payload_bytes)
+{
+    uint8_t masked[64];
+
+    for (uint32_t i = 0; i < header_bytes; i++)
+        masked[i] = headers[i] | mask[i];
+    uint32_t claimed = psc_crc32(psc_crc32(PSC_ICRC_SEED, masked, header_bytes), payload, payload_bytes);
+    return (struct psc_crc_message){mask, headers, header_bytes, claimed, payload};
+}
+
 uint32_t whole_frame(const struct psc_flow *flow, const struct psc_header *header, const uint8_t *payload,
                      uint32_t payload_bytes, uint8_t *out)
 {

@@ -28,6 +28,9 @@ uint8_t *wall_after(size_t room_bytes); /* the end of the room */
 /* Headers, payload, pad and ICRC; returns the frame's length. */
 uint32_t whole_frame(const struct psc_flow *flow, const struct psc_header *header, const uint8_t *payload,
                      uint32_t payload_bytes, uint8_t *out);
+/* A message whose claim is right. `mask` is of 64 bytes. */
+struct psc_crc_message right_message(const uint8_t *mask, const uint8_t *headers, uint32_t header_bytes,
+                                     const uint8_t *payload, size_t payload_bytes);
 /* RFC 1071, written for itself: the tests must not lean on the code that they test. */
 void put_checksum(uint8_t *data, uint32_t bytes, uint8_t *field);
 bool checksum_ok(const uint8_t *data, uint32_t bytes);

@@ -252,7 +252,6 @@ static void verdicts(void **state)
 
 static void fields_of_a_write(void **state)
 {
-    static const uint8_t peer_mac[6] = {2, 0, 0, 0, 0, 1};
     uint8_t frame[FRAME_MAX_BYTES];
     struct psc_packet packet;
     enum psc_drop why;
@@ -262,9 +261,9 @@ static void fields_of_a_write(void **state)
     assert_int_equal(psc_parse(frame, bytes, &local_v4, &packet, &why), PSC_FRAME_ROCE);
     assert_ptr_equal(packet.row, &psc_opcode_rows[PSC_RC_WRITE_ONLY_IMM]);
     assert_int_equal(packet.opcode, PSC_RC_WRITE_ONLY_IMM);
-    assert_memory_equal(packet.src_mac.b, peer_mac, 6);
-    assert_true(psc_ip_equal(&packet.src, &flow_v4.src));
-    assert_true(psc_ip_equal(&packet.dst, &flow_v4.dst));
+    assert_true(psc_packet_is_from(&packet, &flow_v4.src));
+    assert_false(psc_packet_is_from(&packet, &flow_v4.dst));
+    assert_false(psc_packet_is_from(&packet, &flow_v6.src));
     assert_int_equal(packet.p_key, 0xffff);
     assert_true(packet.ack_req);
     assert_false(packet.congestion_experienced);

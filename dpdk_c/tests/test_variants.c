@@ -8,8 +8,8 @@
 #include "crc.h"
 #include "variants.h"
 
-static const struct psc_crc_variant *const crc_variants[] = {&psc_crc_vpclmul, &psc_crc_pclmul,
-                                                             &psc_crc_slicing};
+static const struct psc_crc_variant *const crc_variants[] = {&psc_crc_vpclmul, &psc_crc_vpclmul_each,
+                                                             &psc_crc_pclmul, &psc_crc_slicing};
 #define CRC_VARIANTS (sizeof crc_variants / sizeof *crc_variants)
 
 static const char *best_arith(void)
@@ -130,6 +130,8 @@ static void check_sparse(const struct psc_arith_variant *variant, uint32_t word)
 static void check_crc(const struct psc_crc_variant *variant, size_t bytes)
 {
     static uint8_t data[4096], mask[PSC_CRC_MASK_BYTES];
+    const struct psc_crc_message message = {mask, data, 40, 0, data + 40};
+    const struct psc_crc_message messages[PSC_CRC_TOGETHER] = {message, message, message, message};
 
     memset(data, 0xa5, sizeof data);
     leave_no_upper_halves();
@@ -137,6 +139,11 @@ static void check_crc(const struct psc_crc_variant *variant, size_t bytes)
     assert_clean(variant->name, -1, "crc", (uint32_t)bytes);
     (void)variant->masked(0xa5a5a5a5, mask, data, bytes < 64 ? 64 : bytes);
     assert_clean(variant->name, -1, "masked", (uint32_t)bytes);
+    if (variant->together == NULL)
+        return;
+    (void)variant->together(0xa5a5a5a5, messages,
+                            (bytes < 40 ? 0 : bytes - 40) / PSC_CRC_TURN_BYTES * PSC_CRC_TURN_BYTES);
+    assert_clean(variant->name, -1, "together", (uint32_t)bytes);
 }
 
 static void no_upper_half_stays_in_use(void **state)

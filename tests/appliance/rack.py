@@ -125,6 +125,8 @@ def tables(folder: Path) -> dict[str, dict[str, Any]]:
         "memory": {"huge_pages": False, "memory_mib": 128},
         "lanes": {"cores": [max(os.sched_getaffinity(0))], "idle_sleep_us": 100},
         "limits": {
+            "window": 4,
+            "chunk_bytes": 65536,  # else the machine's L2 would say
             "retransmit_exponent": 17,
             "waiting_event_s": 0.3,
             "progress_s": 10.0,

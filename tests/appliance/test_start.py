@@ -201,7 +201,7 @@ def test_huge_pages(start: Start) -> None:
     ("variable", "value", "choice"),
     [
         ("PASCALINE_ARITH", "sse4", '"scalar", "avx2" and "avx512"'),
-        ("PASCALINE_CRC", "", '"slicing", "pclmul" and "vpclmul"'),
+        ("PASCALINE_CRC", "", '"slicing", "pclmul", "vpclmul_each" and "vpclmul"'),
     ],
 )
 def test_a_variant_that_is_not_there(start: Start, variable: str, value: str, choice: str) -> None:
@@ -238,7 +238,7 @@ def test_status_says_what_runs(start: Start, tmp_path: Path) -> None:
 def test_what_reads_streams_is_in_the_budget_of_slots(rack: Rack, start: Start) -> None:
     """320 bytes a rank and pool: a job whose slots fill the lane's memory fits only without such an op."""
     slots = 2 * 65536 + 2 * 2 * 4096
-    appliance = start(limits={"slot_bytes": slots, "small_window": 2})
+    appliance = start(limits={"slot_bytes": slots, "window": 1, "small_window": 2})
     appliance.ready()
     fields = {"window": 1, "chunk_bytes": 65536}
     refused(

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.bench import report
+from tests.bench import counters, report
 from tests.summary import ROOT, commit
 
 OPS = {
@@ -34,7 +34,11 @@ OPS = {
     "lut2_u16": 9,
     "lut8_u16": 10,
     "or_u32": 11,
+    "expand_sum_i32": 12,
+    "expand_sum_f32": 13,
 }
+STREAMS = ("expand_sum_i32", "expand_sum_f32")
+"""Their contributions are streams of sub-blocks, as long as what is there (docs/expand-sum.md)."""
 EXPANSIONS = {
     "sum_f16": 2,
     "sum_bf16": 2,
@@ -44,9 +48,14 @@ EXPANSIONS = {
     "lut2_u16": 8,
     "lut8_u16": 2,
 }
-WINDOW, CHUNK_BYTES, BURST = 4, 32768, 64
+WINDOW, CHUNK_BYTES, BURST = 4, 65536, 64
+"""The chunk is what an appliance derives from 1 MiB of L2."""
+STREAM_CHUNK_BYTES = 65536
+"""An appliance's default: streams are a few packets of it."""
 HUGE_PAGES = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
 MEMORY_MIB = 192
+PAUSES_US = (0, 10, 50, 200)
+"""Values of idle_sleep_us whose cost is measured."""
 
 MUST = {
     "lane_int32_over_memcpy": (">=", 0.45),
@@ -60,26 +69,38 @@ MUST = {
 
 @dataclass(frozen=True)
 class Case:
-    """One job on the lane. `packets`: of a contribution; `lag`: packets that each rank is behind the one before it."""
+    """One job on the lane.
+
+    `packets`: of a contribution, of a stream those of its slot; `lag`: packets that each rank is behind the one before
+    it; `density`: percent of a stream's elements that are there; `shared`: the same ones on all ranks.
+    """
 
     name: str
     op: str = "sum_i32"
     ranks: int = 4
     mtu: int = 4096
     window: int = WINDOW
-    packets: int = 8
+    packets: int = 16
     lag: int = 0
     burst: int = BURST
+    density: int = 0
+    shared: bool = False
 
     def argument(self) -> str:
         """As psc_bench_lane wants it."""
-        numbers = (OPS[self.op], self.ranks, self.mtu, self.window, self.packets, self.lag, self.burst)
-        return ",".join([self.name, *map(str, numbers)])
+        numbers = [OPS[self.op], self.ranks, self.mtu, self.window, self.packets, self.lag, self.burst]
+        return ",".join([self.name, *map(str, [*numbers, self.density, int(self.shared)])])
 
 
 def filled(name: str, op: str = "sum_i32", mtu: int = 4096) -> Case:
     """Its result fills a slot."""
     return Case(name, op, mtu=mtu, packets=CHUNK_BYTES // (mtu * EXPANSIONS.get(op, 1)))
+
+
+def stream(op: str, ranks: int, density: int, shared: bool = False) -> Case:
+    """At 4 KiB: streams with as many elements as a slot takes."""
+    name = f"{op.removeprefix('expand_sum_')}_{ranks}_{density}%{'_shared' if shared else ''}"
+    return Case(name, op, ranks, packets=STREAM_CHUNK_BYTES // 4096, density=density, shared=shared)
 
 
 MAIN = [
@@ -90,13 +111,18 @@ MAIN = [
 ]
 GROUPS = {
     "main": MAIN,
-    "ops": [filled(op, op) for op in OPS],
-    "ops_1k": [filled(f"{op}_1k", op, 1024) for op in OPS],
+    "ops": [filled(op, op) for op in OPS if op not in STREAMS],
+    "ops_1k": [filled(f"{op}_1k", op, 1024) for op in OPS if op not in STREAMS],
+    "streams": [
+        stream(op, ranks, 10, shared) for op in STREAMS for ranks in (4, 16) for shared in (False, True)
+    ]
+    + [stream("expand_sum_i32", 4, density) for density in (1, 30, 100)],
     "ranks": [Case(f"ranks_{n}", ranks=n, packets=max(1, 32 // n)) for n in (2, 4, 8, 16, 64)],
     "ranks_1k": [
         Case(f"ranks_{n}_1k", ranks=n, mtu=1024, packets=max(1, 128 // n)) for n in (2, 4, 8, 16, 64)
     ],
     "window": [Case(f"window_{w}", window=w) for w in (1, 2, 4, 8, 16, 32, 64)],
+    "chunk": [Case(f"chunk_{4 * packets}K", packets=packets) for packets in (1, 2, 4, 8, 16, 32, 64)],
     "lag": [Case(f"lag_{lag}", lag=lag) for lag in (0, 1, 2, 4)],
     "burst": [Case(f"burst_{burst}", burst=burst) for burst in (4, 8, 16, 32, 64)],
 }
@@ -118,33 +144,39 @@ def huge_pages(memory_mib: int = MEMORY_MIB) -> Iterator[bool]:
         HUGE_PAGES.write_text(str(before))
 
 
+def output_of(command: list[str]) -> str:
+    """Standard output of a benchmark that must succeed."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    if done.returncode != 0:
+        sys.exit(done.stderr.strip() or f"{' '.join(command)} ends with {done.returncode}")
+    return done.stdout
+
+
 class Runner:
     """Runs the three executables. The run's options are the same for all."""
 
     def __init__(self, folder: Path, options: list[str], cpu: int) -> None:
         self.folder, self.options, self.cpu = folder, options, cpu
 
-    def run(self, cases: list[Case], repetitions: int, without: str = "") -> list[dict[str, Any]]:
-        """The rows of the cases, in order; a ratio to memcpy added. `without`: "icrc", "counters"."""
+    def command(self, cases: list[Case], *options: str, without: str = "", under: str = "") -> list[str]:
+        """`without`: "icrc", "counters"; `under`: a program of the benchmarks that runs it."""
         program = self.folder / ("psc_bench_lane" + (f"_no_{without}" if without else ""))
-        command = [
-            "taskset",
-            "-c",
-            str(self.cpu),
-            str(program),
-            *self.options,
-            "--repetitions",
-            str(repetitions),
-        ]
-        command += [case.argument() for case in cases]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-        if done.returncode != 0:
-            sys.exit(done.stderr.strip() or f"{program.name} ends with {done.returncode}")
-        output = json.loads(done.stdout)
-        for row in output["cases"]:
+        above = [str(self.folder / under)] if under else []
+        pinned = ["taskset", "-c", str(self.cpu), *above, str(program), *self.options, *options]
+        return pinned + [case.argument() for case in cases]
+
+    def run(self, cases: list[Case], repetitions: int, without: str = "") -> list[dict[str, Any]]:
+        """The rows of the cases, in order."""
+        command = self.command(cases, "--repetitions", str(repetitions), without=without)
+        return self.rows(output_of(command))
+
+    def rows(self, text: str) -> list[dict[str, Any]]:
+        """Those that a benchmark has printed, with the ops' names."""
+        output = json.loads(text)
+        rows: list[dict[str, Any]] = output["cases"]
+        for row in rows:
             row["op"] = next(name for name, number in OPS.items() if number == row["op"])
             row |= {key: output[key] for key in ("variant", "compiler")}
-        rows: list[dict[str, Any]] = output["cases"]
         return rows
 
 
@@ -156,7 +188,7 @@ def ratios(above: list[float], below: list[float]) -> list[float]:
 def figures_of(row: dict[str, Any]) -> dict[str, Any]:
     """What a row's samples say. Bytes are payload of contributions; results are not counted."""
     lane_ns = statistics.median(row["lane_ns"])
-    per_copy = 4096 / row["mtu"]
+    per_copy = 4096 / row["payload_bytes_per_packet"]
     return {key: value for key, value in row.items() if not isinstance(value, list)} | {
         "lane_ns_per_packet": report.spread(row["lane_ns"]),
         "feed_ns_per_packet_not_counted": report.spread(row["feed_ns"]),
@@ -165,26 +197,15 @@ def figures_of(row: dict[str, Any]) -> dict[str, Any]:
         "bytes_over_memcpy": report.spread(
             [c / (n * per_copy) for c, n in zip(row["copy_ns"], row["lane_ns"], strict=True)]
         ),
-        "gbit_per_s": round(8 * row["mtu"] / lane_ns, 2),
+        "gbit_per_s": round(8 * row["payload_bytes_per_packet"] / lane_ns, 2),
         "packets_per_s": round(1e9 / lane_ns),
         "coordinates_per_s": round(row["coordinates_per_packet"] * 1e9 / lane_ns),
+        "values_per_s": round(row["values_per_packet"] * 1e9 / lane_ns),
         "last_to_first_us": dict(zip(("p50", "p99", "p99_9"), row["latency_us"], strict=True)),
     }
 
 
-def counters_cost(runner: Runner, pairs: int) -> list[float]:
-    """The lane's time over that of one without counters, both by the memcpy of their own run; the two in turn."""
-    costs = []
-    for _ in range(pairs):
-        means = []
-        for without in ("", "counters"):
-            (row,) = runner.run([filled("int32")], 9, without)
-            means.append(statistics.median(ratios(row["lane_ns"], row["copy_ns"])))
-        costs.append(means[0] / means[1])
-    return costs
-
-
-def summary(main: list[dict[str, Any]], costs: list[float]) -> dict[str, float]:
+def summary(main: list[dict[str, Any]], cost: float) -> dict[str, float]:
     """The keys of build/bench/summary.json."""
     int32, f32, thc, small = main
     median = statistics.median
@@ -200,7 +221,7 @@ def summary(main: list[dict[str, Any]], costs: list[float]) -> dict[str, float]:
         ),
         "lane_1k_over_4k_bytes": faster(small, small["mtu"] / int32["mtu"]),
         "kernel_share_of_lane": round(median(ratios(int32["kernel_ns"], int32["lane_ns"])), 4),
-        "counters_cost": round(median(costs), 4),
+        "counters_cost": cost,
         "lane_int32_gbit_s": round(8 * 4096 / median(int32["lane_ns"]), 2),
         "lane_thc_gbit_s": round(8 * 4096 / median(thc["lane_ns"]), 2),
         "last_to_first_p99_us": int32["latency_us"][1],
@@ -218,9 +239,11 @@ def missed(figures: dict[str, float]) -> list[str]:
 
 def show(row: dict[str, Any]) -> None:
     """One line of the table."""
+    elements = row["coordinates_per_s"] / 1e9
     print(
-        f"{row['name']:14} {row['ranks']:3} ranks  MTU {row['mtu']:4}  {row['lane_ns_per_packet']['median']:7.1f} ns"
+        f"{row['name']:16} {row['ranks']:3} ranks  MTU {row['mtu']:4}  {row['lane_ns_per_packet']['median']:7.1f} ns"
         f" (feed {row['feed_ns_per_packet_not_counted']['median']:5.1f} beside it)  {row['gbit_per_s']:6.1f} Gbit/s"
+        f"  {elements:5.2f} G elements/s"
         f"  {row['bytes_over_memcpy']['median']:.3f} of memcpy  kernels {row['kernel_share']['median']:.2f}"
         f"  p99 {row['last_to_first_us']['p99']:6.1f} us"
     )
@@ -240,7 +263,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     load_before, at, rows = os.getloadavg()[0], commit(), {}
-    with huge_pages() as huge:
+    with huge_pages(2 * MEMORY_MIB) as huge:  # counters.py runs two at once
         flags = (
             ["--memory-mib", str(MEMORY_MIB)] + ["--huge-pages"] * huge + ["--realtime"] * options.realtime
         )
@@ -249,14 +272,15 @@ def main() -> None:
             repetitions = options.repetitions if name == "main" else max(3, options.repetitions // 3)
             rows[name] = runner.run(GROUPS[name], repetitions)
         without_icrc = runner.run(MAIN, options.repetitions // 3, "icrc")
-        costs = counters_cost(runner, max(3, options.repetitions // 2))
+        counting = counters.cost(runner, filled("int32"), max(1, options.repetitions // 4))
+        idle = output_of([str(runner.folder / "psc_bench_idle"), *runner.options, *map(str, PAUSES_US)])
     tables = {name: [figures_of(row) for row in group] for name, group in rows.items()}
     tables["without_icrc"] = [figures_of(row) for row in without_icrc]
-    figures = summary(rows["main"], costs)
+    figures = summary(rows["main"], counting["ratio"]["median"])
     path = report.write(
         "lane",
         figures
-        | {"not_measured_on_a_nic": True, "tables": tables, "counters_cost_spread": report.spread(costs)}
+        | {"not_measured_on_a_nic": True, "tables": tables, "counters": counting, "idle": json.loads(idle)}
         | {
             "huge_pages": huge,
             "realtime": options.realtime,
@@ -269,6 +293,9 @@ def main() -> None:
         print(group)
         for row in table:
             show(row)
+    print("counters", json.dumps(counting))
+    for pause in json.loads(idle)["pauses"]:
+        print("idle", json.dumps(pause))
     print(json.dumps(figures, indent=2), path, sep="\n")
     sys.exit("\n".join(missed(figures)) or 0)
 

@@ -25,6 +25,18 @@ seed hang is by psc_sim's own alarm."""
 LIMIT_S = 3600
 """Of a suite. A busy machine is no catch: this one raises."""
 SUPPRESSIONS = ROOT / "dpdk_c/tests/tsan.supp"
+UNITS = (
+    ("identity",),
+    ("icrc", str(ROOT / "tests/vectors/icrc.txt")),
+    ("checked",),
+    ("pool",),
+    ("pool_many",),
+    ("ahead",),
+    ("expand",),
+    ("arith",),
+    ("arith_many",),
+)
+"""Subjects of dpdk_c/tests, and what their executables are told, as its meson.build says."""
 
 
 @dataclass(frozen=True)
@@ -110,11 +122,10 @@ def malformed(tree: Tree, only: Sequence[str] = ()) -> Catch | None:
 
 
 def units(tree: Tree, only: Sequence[str] = ()) -> Catch | None:
-    """C unit tests of what keeps its rule by itself: our ends of QPs (ctl/), ledger, slots, streams (agg/), and every
-    variant of the ops (arith/).
-    """
-    for subject in ("identity", "pool", "pool_many", "expand", "arith", "arith_many"):
-        if catch := _cmocka(tree.built("plain", f"tests/test_{subject}"), {}):
+    """C unit tests of what keeps its rule by itself: our ends of QPs (ctl/), ICRCs (roce/), what is added while they are
+    checked and every variant of the ops (arith/), ledger, slots, streams (agg/)."""
+    for subject, *arguments in UNITS:
+        if catch := _cmocka(tree.built("plain", f"tests/test_{subject}"), {}, arguments):
             return catch
     return None
 
@@ -125,9 +136,14 @@ def threads(tree: Tree, only: Sequence[str] = ()) -> Catch | None:
     return _cmocka(tree.built("threads", "tests/test_ctl"), {"TSAN_OPTIONS": options})
 
 
-def _cmocka(program: Path, environment: dict[str, str]) -> Catch | None:
+def _cmocka(program: Path, environment: dict[str, str], arguments: Sequence[str] = ()) -> Catch | None:
     done = subprocess.run(
-        [program], env=os.environ | environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
+        [program, *arguments],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
     )
     if done.returncode == 0:
         return None

@@ -371,6 +371,30 @@ def test_a_bad_icrc_is_dropped_and_the_next_packet_executed(rack, family, place)
     np.testing.assert_array_equal(a.result(0, x), x + x)
 
 
+@pytest.mark.parametrize("same_place", [True, False])
+@pytest.mark.parametrize("wrong", range(16))
+def test_bad_icrcs_in_a_burst_are_found_each(make_rack, wrong, same_place):
+    """One bit in some packets of a slot, or in all of them, the first contribution included, in one burst.
+
+    A burst's packets may be checked together: those that are sound must pass all the same, and only those."""
+    rack = make_rack(mtu=1024)
+    a, b = rack.workers()
+    x, y = ints(8, seed=1), ints(8, seed=2)
+    packets = [p for pair in zip(a.write(0, x), b.write(0, y), strict=True) for p in pair]
+    frames = [bytearray(wire.build(packet)) for packet in packets]
+    for i, frame in enumerate(frames):
+        if wrong >> i & 1:
+            frame[-5 - (0 if same_place else 100 * i)] ^= 0x10
+    rack.feed(*map(bytes, frames))
+    assert rack.drops().get("icrc", 0) == wrong.bit_count()
+    gaps = sum(wrong >> rank & 0b101 == 1 for rank in range(2))
+    assert rack.drops().get("gap", 0) == gaps, "a sound packet behind a bad one of its own QP"
+    if wrong:
+        rack.run(packets)
+        np.testing.assert_array_equal(a.result(0, x), x + y)
+        np.testing.assert_array_equal(b.result(0, x), x + y)
+
+
 # ---- Congestion. ----
 
 

@@ -41,6 +41,8 @@ cores = {cores}
 idle_sleep_us = 50  # lane and workers share two CPUs
 
 [limits]
+window = 4
+chunk_bytes = 65536  # else the machine's L2 would say
 retransmit_exponent = {retransmit_exponent}  # rxe acknowledges late under emulation,
 progress_s = {progress_s}         # and a busy host may stop the whole VM for seconds
 deadline_s = {deadline_s}

@@ -24,6 +24,7 @@ from pascaline_appliance.dataplane import (
 )
 from pascaline_appliance.errors import Refusal
 from pascaline_appliance.records import PoolPlan
+from pascaline_appliance.sizes import Sizes
 
 
 @dataclass(frozen=True)
@@ -208,6 +209,7 @@ def _choose_lanes(in_use: Sequence[Usage], joins: Sequence[Join]) -> list[int]:
 
 def plan_pools(
     config: Config,
+    sizes: Sizes,
     ring_packets: Sequence[int],
     others: Sequence[Sequence[Usage]],
     joins: Sequence[Join],
@@ -215,8 +217,8 @@ def plan_pools(
 ) -> list[PoolPlan]:
     """The pools of a job of these ranks beside other jobs; Refusal("budget") with the numbers if none fit.
 
-    `ring_packets` are the lanes', `others` what each other job takes of them. Windows are powers of two, chunks
-    multiples of the path MTU.
+    `sizes`: what the job gets if it fits; `ring_packets` are the lanes', `others` what each other job takes of them.
+    Windows are powers of two, chunks multiples of the path MTU.
     """
     _check_wishes(joins, mtu)
     in_use = [sum((job[lane] for job in others), Usage()) for lane in range(len(ring_packets))]
@@ -225,8 +227,8 @@ def plan_pools(
     streams = world_size * SUB_BLOCK_RANK_BYTES if SUB_BLOCK_ELEMS.keys() & joins[0].ops else 0
     chunk_wishes = [join.chunk_bytes for join in joins if join.chunk_bytes is not None]
     window_wishes = [join.window for join in joins if join.window is not None]
-    chunk = min(chunk_wishes, default=config.limits.chunk_bytes)
-    window = min(window_wishes, default=config.limits.window)
+    chunk = min(chunk_wishes, default=sizes.chunk_bytes)
+    window = min(window_wishes, default=sizes.window)
     while True:
         chunk = max(chunk // mtu, 1) * mtu
         pools = [PoolPlan("data", window, chunk, lane, streams) for lane in lanes]

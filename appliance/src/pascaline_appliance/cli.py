@@ -70,6 +70,19 @@ def _slots(lane: dict[str, Any]) -> str:
     return f"slots   lane {lane['lane']}: {lane['slot_bytes']} of {lane['slot_bytes_limit']} bytes; {half}"
 
 
+def data_pool_line(pool: dict[str, Any]) -> str:
+    """What a job gets that asks for nothing, and why."""
+    why = {
+        "limits": "as [limits] says",
+        "l2": f"by half of an L2 of {pool['l2_bytes']}",
+        "assumed_l2": f"by half of an L2 of {pool['l2_bytes']}, assumed since no core says what it has",
+    }[pool["source"]]
+    return (
+        f"chunks  of {pool['chunk_bytes']} bytes, window {pool['window']}, for a job that asks for nothing"
+        f" ({pool['slot_bytes']} bytes of slots on each lane), {why}"
+    )
+
+
 def _table(status: dict[str, Any]) -> str:
     """The status for people."""
     usage = status["usage"]
@@ -84,6 +97,7 @@ def _table(status: dict[str, Any]) -> str:
         ]
     lines += [
         f"lanes   {len(status['lanes'])}; {usage['qps']} QPs, {usage['mbufs_in_use']} mbufs in use",
+        data_pool_line(status["data_pool"]),
         *(_slots(lane) for lane in status["lanes"]),
         f"control {status['control']}{' (insecure)' if status['insecure_listen'] else ''}",
         f"kernels {status['arith']} for ops, {status['crc']} for the ICRC",

@@ -206,10 +206,10 @@ class Lanes(_Table):
 class Limits(_Table):
     """What one job may have, and how long things may take."""
 
-    window: Window = 4
-    """Rounds that may be under way in a job's data pool; a power of two."""
-    chunk_bytes: Annotated[int, Field(ge=256, le=8388608)] = 65536
-    """Bytes of one slot of the data pool; halved at join as often as a budget wants."""
+    window: Window | None = None
+    """Rounds that may be under way in a job's data pool; a power of two. Absent: sizes.py, from the cores' L2."""
+    chunk_bytes: Annotated[int, Field(ge=256, le=8388608)] | None = None
+    """Bytes of one slot of the data pool; halved at join as often as a budget wants. Absent: sizes.py, likewise."""
     small_window: Window = 2
     """Rounds under way in a job's pool for small messages, whose slots are one path MTU."""
     max_jobs: Annotated[int, Field(ge=1, le=256)] = 16
@@ -237,6 +237,17 @@ class Limits(_Table):
     def resume_s(self) -> float:
         """What is left of the deadline when a fault has been seen, for resuming before the outcome is told."""
         return self.deadline_s - self.progress_s - TELL_S
+
+    @model_validator(mode="after")
+    def _slots_have_room(self) -> Limits:
+        window, chunk_bytes = self.window or 1, self.chunk_bytes or 256
+        if 2 * window * chunk_bytes > self.slot_bytes:
+            raise ValueError(
+                f"2 * window {window} * chunks of {chunk_bytes} bytes are {2 * window * chunk_bytes} bytes of slots for"
+                f" one job, slot_bytes = {self.slot_bytes} for all of a lane: lower window or chunk_bytes, or raise"
+                " slot_bytes"
+            )
+        return self
 
     @model_validator(mode="after")
     def _deadline_can_be_kept(self) -> Limits:

@@ -12,8 +12,9 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from pascaline_appliance import admission, exchange, sentences
+from pascaline_appliance import admission, exchange, sentences, sizes
 from pascaline_appliance.barrier import Barrier, outdated
+from pascaline_appliance.caches import l2_bytes
 from pascaline_appliance.config import Config
 from pascaline_appliance.contract.control import Broken, Connect, Join, Leave, Left, Refused, Resume
 from pascaline_appliance.contract.control import Event as EventMessage
@@ -43,6 +44,8 @@ class Registry:
         self._running: dict[str, Life] = {}
         """Lives that the data plane knows, until DETACHED."""
         self._stopping = False
+        self.sizes = sizes.of(config.limits, [l2_bytes(core) for core in config.lanes.cores])
+        """Of a job's data pool where no worker asks for any and the budgets allow them."""
 
     # ---- From Join to Ready ----
 
@@ -81,7 +84,9 @@ class Registry:
             for life in self._running.values()
             if life.name != joins[0].job and life.state is not LifeState.ENDING
         ]
-        return mtu, admission.plan_pools(self._config, self._dataplane.ring_packets, others, joins, mtu)
+        return mtu, admission.plan_pools(
+            self._config, self.sizes, self._dataplane.ring_packets, others, joins, mtu
+        )
 
     def _open_when_free(self, life: Life) -> None:
         """Open a complete life, now or when the older one's memory is free."""

@@ -14,6 +14,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,7 @@ class Service:
                 {**self.dataplane.lane_status(i), "slot_bytes": self.registry.slot_bytes(i)}
                 for i in range(self.dataplane.lanes)
             ],
+            "data_pool": {**asdict(self.registry.sizes), "slot_bytes": self.registry.sizes.slot_bytes},
             "usage": self.dataplane.usage(),
             "jobs": self.registry.describe(),
         }
