@@ -214,9 +214,17 @@ static void add_now(const struct psc_pool *pool, const struct psc_addition *addi
 /* Nothing has come to this range of the slot, and it can be added to in whole turns. */
 static bool may_add_ahead(const struct psc_pool *pool, const struct psc_slot *slot, uint32_t packet)
 {
-    return (packet + 1) * pool->shape.packet_bytes <= slot->length_bytes && slot->arrived[packet] == 0 &&
+    return packet < slot->length_bytes >> pool->packet_shift && slot->arrived[packet] == 0 &&
            psc_pool_makes_crcs(pool, slot->op) && psc_first_checked(slot->op) &&
            pool->shape.packet_bytes % (PSC_CRC_TURN_BYTES * psc_op_form(slot->op)->expansion) == 0;
+}
+
+/* Other values' sum is about to lie there. */
+static void forget_range(struct psc_pool *pool, const struct psc_slot *slot, uint32_t packet)
+{
+    for (uint32_t i = 0; i < PSC_POOL_AHEAD; i++)
+        if (pool->ahead[i].slot == slot && pool->ahead[i].packet == packet)
+            pool->ahead[i].slot = NULL;
 }
 
 bool psc_pool_add_ahead(struct psc_pool *pool, uint32_t round, uint32_t packet,
@@ -227,6 +235,7 @@ bool psc_pool_add_ahead(struct psc_pool *pool, uint32_t round, uint32_t packet,
 
     if (!slot || !may_add_ahead(pool, slot, packet))
         return false;
+    forget_range(pool, slot, packet);
     pool->ahead_count++;
     ahead->slot = slot;
     ahead->packet = packet;

@@ -30,6 +30,7 @@ static void init_qp(const struct psc_lane *lane, struct psc_qp *qp, const struct
                                  .dscp = lane->config.dscp,
                                  .dest_qpn = spec->peer_qpn};
     qp->middle.header_bytes = 0;
+    qp->foresight = (struct psc_foresight){.next_psn = spec->peer_start_psn};
     psc_responder_init(&qp->responder, job->mtu, spec->peer_start_psn);
     psc_requester_init(&qp->requester, &lane->requester_config, qp->requester.ring, qp->requester.ring_size,
                        spec->start_psn);

@@ -248,13 +248,16 @@ static bool send_from(struct psc_lane *lane, struct psc_qp *qp, uint32_t share, 
 void psc_send_results(struct psc_lane *lane, struct psc_outbox *out)
 {
     struct psc_qp_set *senders = &lane->senders;
-    uint32_t share = 0, at = senders->next;
+    uint32_t share = 0, waiting = 0, at = senders->next;
 
     while (senders->count > 0 && !psc_outbox_full(out)) {
+        if (waiting == 0) { /* for their share of the room: all */
+            waiting = senders->count;
+            share = (out->max - out->count + waiting - 1) / waiting;
+        }
+        waiting--;
         if (at >= senders->count)
             at = 0;
-        if (at == 0 || share == 0)
-            share = (out->max - out->count + senders->count - 1) / senders->count;
         struct psc_qp *qp = senders->qps[at];
         qp->sending = qp->state == PSC_QP_RTS && send_from(lane, qp, share, out);
         if (qp->sending)

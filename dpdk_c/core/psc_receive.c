@@ -75,15 +75,13 @@ static enum psc_drop receive_roce(struct psc_lane *lane, struct psc_qp *qp, cons
     return psc_receive_request(lane, qp, packet);
 }
 
-static bool note_ahead(struct burst *burst, struct psc_pool *pool)
+/* There is always room: asked for before anything is noted. */
+static void note_ahead(struct burst *burst, struct psc_pool *pool)
 {
     for (uint32_t i = 0; i < burst->ahead_count; i++)
         if (burst->ahead[i] == pool)
-            return true;
-    if (burst->ahead_count == POOLS_AHEAD)
-        return false;
+            return;
     burst->ahead[burst->ahead_count++] = pool;
-    return true;
 }
 
 static bool alike(const struct received *a, const struct received *b)
@@ -128,12 +126,13 @@ static bool add_ahead(struct burst *burst, const struct received *first,
     struct psc_pool *pool = &first->qp->pool->pool;
     uint32_t left;
 
-    if (!note_ahead(burst, pool))
+    if (burst->ahead_count == POOLS_AHEAD || first->packet.payload_bytes != pool->shape.packet_bytes)
         return false;
     for (uint32_t i = 0; i < PSC_CRC_TOGETHER; i++)
         messages[i] = psc_icrc_message(group[i]);
     if (!psc_pool_add_ahead(pool, first->at.round, first->at.range, messages, &left))
         return false;
+    note_ahead(burst, pool);
     psc_icrc_checked(group, left);
     return true;
 }

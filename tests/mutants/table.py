@@ -460,8 +460,8 @@ MUTANTS = (
         "serve senders in a fixed order",
         "who always has something to send starves nobody",
         "core/psc_publish.c",
-        "        if (qp->sending && served)\n",
-        "        if (false && served)\n",
+        "    senders->next = at;\n",
+        "    senders->next = 0;\n",
         "protocol",
     ),
     Mutant(

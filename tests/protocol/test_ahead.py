@@ -88,3 +88,35 @@ def test_a_packet_that_was_added_ahead_and_dropped_is_not_in_the_sum(make_rack):
     sums = sum(part.astype(np.int64) for part in parts).astype(np.int32)
     for worker in rack.workers():
         np.testing.assert_array_equal(worker.result(0, sums), sums)
+
+
+def test_short_packets_inside_messages_are_refused_and_nothing_is_read_behind_them(make_rack):
+    """Four MIDDLEs of a quarter of the MTU, alike in everything: no full packets, so none is added ahead."""
+    rack = make(make_rack)
+    part = ints(4 * MTU // 256)
+    messages = [w.write(0, part) for w in rack.workers()]
+    rack.feed(*(wire.build(message[0]) for message in messages))
+    rack.feed(*(wire.build(message[1].but(payload=bytes(256))) for message in messages))
+    assert rack.fault().fault == "invalid_request"
+
+
+def test_a_range_that_no_message_has_is_foreseen_by_nobody(make_rack):
+    """PSN after PSN of what is not even the responder's next, sound in form: the range foreseen leaves the slot."""
+    rack = make(make_rack)
+    rack.build = wire.quick_build
+    part = ints(2 * MTU // 256)
+    messages = [w.write(0, part) for w in rack.workers()]
+    rack.feed(*(wire.build(message[0]) for message in messages))
+    stray = []
+    for step in range(2, 40):
+        for message in messages:
+            opcode = wire.FIRST if step == 2 else wire.MIDDLE
+            fields = {"payload": bytes(MTU)} if step > 2 else {}
+            packet = message[0] if step == 2 else message[1]
+            stray.append(packet.but(opcode=opcode, psn=(message[0].psn + step) & 0xFFFFFF, **fields))
+    rack.poll(*stray)
+    assert set(rack.drops()) == {"gap"}
+    rack.run(message[1] for message in messages)
+    sums = (part.astype(np.int64) * WORLD).astype(np.int32)
+    for worker in rack.workers():
+        np.testing.assert_array_equal(worker.result(0, sums), sums)
