@@ -139,10 +139,11 @@ bool psc_pool_begin(struct psc_pool *pool, uint32_t rank, enum psc_op op, uint32
  * packet_bytes. Called once per rank and packet, in order. The payload is borrowed until psc_pool_settle. */
 void psc_pool_add(struct psc_pool *pool, uint32_t rank, uint32_t offset_bytes, const void *payload,
                   uint32_t payload_bytes);
-/* Checks PSC_CRC_TOGETHER full packets (packet_bytes of payload each) of which each seems to be the next of its rank at packet `packet` of a
- * contribution to `round`, and makes their sum meanwhile. It counts if psc_pool_add is called for each, in
- * this order, before anything else comes to that range, and else never. False: not possible there; else *left
- * is what is left of the packets' claims (psc_icrc_checked). To be forgotten before the frames end. */
+/* Checks PSC_CRC_TOGETHER full packets (packet_bytes of payload each) of which each seems to be the next of
+ * its rank at packet `packet` of a contribution to `round`, and makes their sum meanwhile. It counts if
+ * psc_pool_add is called for each, in this order, before anything else comes to that range, and else never.
+ * False: not possible there; else *left is what is left of the packets' claims (psc_icrc_checked). To be
+ * forgotten before the frames end. */
 bool psc_pool_add_ahead(struct psc_pool *pool, uint32_t round, uint32_t packet,
                         const struct psc_crc_message *messages, uint32_t *left);
 void psc_pool_forget_ahead(struct psc_pool *pool);

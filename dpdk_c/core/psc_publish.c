@@ -243,8 +243,8 @@ static bool send_from(struct psc_lane *lane, struct psc_qp *qp, uint32_t share, 
 
 /* The outbox's room in equal shares, and again what somebody has left of his. Workers that get their results
  * together send their next contributions together, and what comes together is added in one pass. A QP leaves
- * the set when it has nothing that may be sent: an ACK, a result or a clock brings it back. The next turn goes
- * on behind who was served last: who always has something starves nobody. */
+ * the set when it has nothing that may be sent: an ACK, a result or a clock brings it back. The next turn
+ * goes on behind who was served last: who always has something starves nobody. */
 void psc_send_results(struct psc_lane *lane, struct psc_outbox *out)
 {
     struct psc_qp_set *senders = &lane->senders;

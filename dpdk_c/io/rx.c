@@ -10,8 +10,8 @@ _Static_assert(RTE_PKTMBUF_HEADROOM % LINE_BYTES == 0 && sizeof(struct rte_mbuf)
                "an mbuf's frame begins with a line");
 
 /* Drivers take the buffer's address from the mbuf and add the head room, a constant in their code: memif,
- * af_packet, tap and the ring's do. One that computes it from the mbuf's own address (af_xdp, receiving without
- * a copy) must not be given these. Not verified on a NIC. */
+ * af_packet, tap and the ring's do. One that computes it from the mbuf's own address (af_xdp, receiving
+ * without a copy) must not be given these. Not verified on a NIC. */
 static void move_buffer(struct rte_mempool *mempool, void *opaque, void *object, unsigned index)
 {
     struct rte_mbuf *m = object;

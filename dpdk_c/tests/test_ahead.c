@@ -223,6 +223,33 @@ static void another_value_is_added(void **state)
             }
 }
 
+/* The second sum lies where the first did: the first's values must not find it. */
+static void a_range_summed_twice_forgets_the_first(void **state)
+{
+    static const uint8_t mask[64], headers[40] = {0x45, 1, 2, 3};
+    static uint8_t others[4][PACKET_BYTES], expected[MAX_RESULT];
+    struct psc_crc_message messages[PSC_CRC_TOGETHER];
+    const uint8_t *values[PSC_CRC_TOGETHER];
+    struct trial trial;
+    uint32_t left = 1;
+    (void)state;
+    skip_without_kernels();
+    begin(&trial, PSC_OP_SUM_I32, 4, PACKET_BYTES, true);
+    fill(&trial, 21);
+    assert_true(add_ahead(&trial, 0, 0));
+    for (uint32_t rank = 0; rank < 4; rank++) {
+        memset(others[rank], (int)rank + 1, PACKET_BYTES);
+        messages[rank] = right_message(mask, headers, sizeof headers, others[rank], PACKET_BYTES);
+        values[rank] = trial.values[rank];
+    }
+    assert_true(psc_pool_add_ahead(&trial.pool, 0, 0, messages, &left));
+    expect(&trial, values, expected);
+    for (uint32_t rank = 0; rank < 4; rank++)
+        add(&trial, rank, 0, values[rank]);
+    check(&trial, 0, expected);
+    free(trial.memory);
+}
+
 static void another_order_is_kept(void **state)
 {
     static const uint32_t other_order[MAX_RANKS] = {0, 2, 1, 3, 4, 5, 6, 7};
@@ -276,6 +303,9 @@ static void what_cannot_be_made_ahead_is_refused(void **state)
     assert_false(add_ahead(&trial, 2, 0));       /* nor it, which would live in the same slot */
     assert_false(add_ahead(&trial, 0, PACKETS)); /* the short one */
     assert_false(add_ahead(&trial, 0, PACKETS + 1));
+    /* Ranges are foreseen from what anybody may have sent: in bytes, these would be 0 modulo 2^32. */
+    assert_false(add_ahead(&trial, 0, UINT32_MAX));
+    assert_false(add_ahead(&trial, 0, UINT32_MAX / PACKET_BYTES));
     assert_true(add_ahead(&trial, 0, PACKETS - 1));
     free(trial.memory);
 
@@ -337,6 +367,7 @@ int main(void)
         cmocka_unit_test(just_these_values_are_taken),
         cmocka_unit_test(ranges_do_not_mix),
         cmocka_unit_test(another_value_is_added),
+        cmocka_unit_test(a_range_summed_twice_forgets_the_first),
         cmocka_unit_test(another_order_is_kept),
         cmocka_unit_test(what_came_first_is_not_lost),
         cmocka_unit_test(what_cannot_be_made_ahead_is_refused),
