@@ -179,7 +179,8 @@ struct digest {
 
 static inline __attribute__((always_inline)) struct digest digest_of(uint32_t vectors)
 {
-    struct digest digest; /* the parts that no fold needs stay as they are: clearing all of them takes longer */
+    struct digest
+        digest; /* the parts that no fold needs stay as they are: clearing all of them takes longer */
 
     digest.by = crc_moved(512 * vectors);
     digest.vectors = vectors;

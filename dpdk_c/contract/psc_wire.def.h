@@ -3,7 +3,7 @@
  * cffi reads this file verbatim: plain enums and integer constants only, no guards, no includes. C code
  * includes psc_wire.h. The version is compared at join; both numbers are named when they differ. */
 
-#define PSC_WIRE_VERSION 3
+#define PSC_WIRE_VERSION 4
 
 /* What the aggregator does to a slot. Numbers are little-endian.
  *

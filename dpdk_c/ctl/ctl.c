@@ -56,11 +56,10 @@ static bool variants_are_there(char *text)
             "this CPU, whose best is \"%s\": choose another or unset it",
             psc_arith_refused(), psc_arith_variant());
     else if (psc_crc_refused() != NULL)
-        snprintf(
-            text, PSC_CTL_TEXT_BYTES,
-            "PASCALINE_CRC is \"%s\", which is not among \"slicing\", \"pclmul\", \"vpclmul_each\" and "
-            "\"vpclmul\" or not for this CPU, whose best is \"%s\": choose another or unset it",
-            psc_crc_refused(), psc_crc_variant());
+        snprintf(text, PSC_CTL_TEXT_BYTES,
+                 "PASCALINE_CRC is \"%s\", which is not among \"slicing\", \"pclmul\", \"vpclmul_each\" and "
+                 "\"vpclmul\" or not for this CPU, whose best is \"%s\": choose another or unset it",
+                 psc_crc_refused(), psc_crc_variant());
     return psc_arith_refused() == NULL && psc_crc_refused() == NULL;
 }
 

@@ -273,9 +273,8 @@ bool psc_io_lane_make_receive(struct psc_io_lane *lane, uint32_t number, const s
     if (dispatched && port->host != lane)
         return true;
     snprintf(name, sizeof name, "psc_rx_%u", number);
-    lane->rx_mempool =
-        psc_io_rx_mempool(name, receive_mbufs(lane, inbox_packets), PSC_IO_RX_MEMPOOL_CACHE, PSC_IO_RX_ROOM,
-                          lane->socket);
+    lane->rx_mempool = psc_io_rx_mempool(name, receive_mbufs(lane, inbox_packets), PSC_IO_RX_MEMPOOL_CACHE,
+                                         PSC_IO_RX_ROOM, lane->socket);
     return lane->rx_mempool != NULL || no_buffers(number, config, error);
 }
 

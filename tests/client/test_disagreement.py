@@ -82,6 +82,36 @@ def test_ranks_that_call_with_different_codecs_hear_of_both(tmp_path: Path) -> N
     assert "by codec 'none: int32 is summed as it is'" in ranks[1]["dtypes"][1]
 
 
+def behind_others(rank: int, _world_size: int) -> tuple[str, str]:
+    session = pascaline.Session(link="emulated", codec="fixed32", timeout_s=60)
+    for _ in range(3):
+        session.all_reduce(torch.ones(50_000), codec="lhc", async_op=True)
+    found = said(lambda: session.all_reduce(torch.ones(5000), codec=[None, "sparse"][rank]))
+    session.close()
+    return found
+
+
+def test_calls_that_are_pending_and_alike_are_not_blamed(tmp_path: Path) -> None:
+    for (kind, sentence), own in zip(
+        run_ranks(tmp_path / "store", 2, behind_others), ("fixed32", "sparse"), strict=True
+    ):
+        assert kind == "EpochEnded", sentence
+        assert f"here all_reduce 3 goes by codec {codecs.describe(codecs.resolve(own), 0)!r}" in sentence
+
+
+def name_that_is_a_list(_rank: int, _world_size: int) -> tuple[str, str]:
+    session = pascaline.Session(link="emulated", timeout_s=60)
+    found = said(lambda: session.all_reduce(torch.ones(3), name=["w"]))  # type: ignore[arg-type]
+    session.all_reduce(torch.ones(3), name="w")  # lives on
+    session.close()
+    return found
+
+
+def test_a_name_that_is_not_a_str_is_refused(tmp_path: Path) -> None:
+    for found in run_ranks(tmp_path / "store", 2, name_that_is_a_list):
+        assert found == ("ConfigurationError", "name is ['w'], a list: pass a str")
+
+
 EMPTY_BESIDE = [
     ("f32", None),
     ("f32", "fixed32"),

@@ -122,8 +122,9 @@ def malformed(tree: Tree, only: Sequence[str] = ()) -> Catch | None:
 
 
 def units(tree: Tree, only: Sequence[str] = ()) -> Catch | None:
-    """C unit tests of what keeps its rule by itself: our ends of QPs (ctl/), ICRCs (roce/), what is added while they are
-    checked and every variant of the ops (arith/), ledger, slots, streams (agg/)."""
+    """C unit tests of what keeps its rule by itself: our ends of QPs (ctl/), ICRCs (roce/), what is added while they
+    are checked and every variant of the ops (arith/), ledger, slots, streams (agg/).
+    """
     for subject, *arguments in UNITS:
         if catch := _cmocka(tree.built("plain", f"tests/test_{subject}"), {}, arguments):
             return catch

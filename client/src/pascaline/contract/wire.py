@@ -13,7 +13,7 @@ from typing import Any
 import cffi
 
 HEADER = Path(__file__).with_name("psc_wire.def.h")
-SPOKEN_VERSION = 3
+SPOKEN_VERSION = 4
 """The version of the header that this code was written for."""
 
 _ffi = cffi.FFI()

@@ -206,7 +206,7 @@ class Session:
         is summed modulo 2^32, float32 by `codec` (the session's by default, and the same on all ranks; one whose op was
         not joined with is refused). `error_feedback` is what a lossy codec carries from one reduction of this tensor to
         the next. `name`, alike on all ranks, tells the tensor from others of its size where a codec learns from earlier
-        reductions of it.
+        reductions of it. An empty tensor waits for the other ranks too, so that one whose own is not empty is told.
         With async_op the sum goes on in the background: the tensor belongs to the session until the returned Work is
         complete. Raises UnsupportedTensor, ConfigurationError, or the error that ended the session (EpochEnded,
         Timeout, SessionClosed).
@@ -216,6 +216,8 @@ class Session:
             refuse_in_progress_thread()
         values = flat_view(tensor)
         options = self.codec if codec is None else codecs.resolve(codec)
+        if not isinstance(name, str):
+            raise ConfigurationError(f"name is {name!r}, a {type(name).__name__}: pass a str")
         chosen = self._codec_for(values, options)
         _check_feedback(error_feedback, chosen, values.size)
         if chosen.advice and chosen.name not in self._advised:  # here, where a warning meets its reader

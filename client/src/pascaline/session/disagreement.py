@@ -27,13 +27,13 @@ def crc_of(words: str) -> int:
 
 
 def explained(error: PascalineError, works: Sequence[Work]) -> PascalineError:
-    """With the codec of the reduction that went wrong, the oldest of those that are pending or that whose note it was,
-    and with the other rank's if it can be told.
-    """
+    """With the codec of the reduction that went wrong, if it can be told which, and with the other rank's if that can."""
     if not isinstance(error, EpochEnded) or error.fault not in _FAULTS or not works:
         return error
     seen = {int(digits, 16) for digits in re.findall(r"0x([0-9a-f]+)", str(error))}
-    work = next((one for one in works if _note(one.sequence, one.codec) in seen), works[0])
+    work = _gone_wrong(works, seen)
+    if work is None:
+        return error
     others = [
         words for words in _likely(works) if words != work.codec and _note(work.sequence, words) in seen
     ]
@@ -44,6 +44,16 @@ def explained(error: PascalineError, works: Sequence[Work]) -> PascalineError:
         error.fault,
         error.rank,
     )
+
+
+def _gone_wrong(works: Sequence[Work], seen: set[int]) -> Work | None:
+    """Whose own note it was, or another rank's likely one; else the one that is pending alone."""
+    likely = list(_likely(works))
+    for words in ([], likely):
+        for work in works:
+            if seen & {_note(work.sequence, one) for one in [work.codec, *words]}:
+                return work
+    return works[0] if len(works) == 1 else None
 
 
 def _note(sequence: int, words: str) -> int:
