@@ -27,7 +27,7 @@ def crc_of(words: str) -> int:
 
 
 def explained(error: PascalineError, works: Sequence[Work]) -> PascalineError:
-    """With the codec of the reduction that went wrong, if it can be told which, and with the other rank's if that can."""
+    """With the codec of the reduction that went wrong and the other rank's, as far as they can be told."""
     if not isinstance(error, EpochEnded) or error.fault not in _FAULTS or not works:
         return error
     seen = {int(digits, 16) for digits in re.findall(r"0x([0-9a-f]+)", str(error))}
