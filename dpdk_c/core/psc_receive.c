@@ -16,6 +16,7 @@ struct received {
     bool unchecked;    /* its ICRC may still be checked with others' */
     bool foreseen;     /* of an unchecked one: `at` is known */
     struct psc_qp *qp; /* that a RoCE packet is for; NULL: none */
+    bool from_peer;    /* of that QP */
     struct psc_foresight at;
     struct psc_packet packet;
 };
@@ -50,15 +51,17 @@ static void notice_congestion(struct psc_lane *lane, struct psc_qp *qp)
 
 /* Receive order from the QP on. A foreign source is dropped, never NAKed: a blind sender must not kill a QP.
  */
-static enum psc_drop receive_roce(struct psc_lane *lane, struct psc_qp *qp, const struct psc_packet *packet)
+static enum psc_drop receive_roce(struct psc_lane *lane, const struct received *received)
 {
+    const struct psc_packet *packet = &received->packet;
+    struct psc_qp *qp = received->qp;
     uint16_t flags = packet->row->flags;
 
     if (!qp)
         return PSC_DROP_UNKNOWN_QP;
     if (qp->state != PSC_QP_RTS)
         return PSC_DROP_QP_STATE;
-    if (!psc_packet_is_from(packet, &qp->flow.dst))
+    if (!received->from_peer)
         return PSC_DROP_FOREIGN_PEER;
     if ((packet->p_key & P_KEY_MASK) != P_KEY_MASK)
         return PSC_DROP_P_KEY;
@@ -160,7 +163,7 @@ static void receive(struct psc_lane *lane, const struct psc_frame *frame, const 
 
     switch (received->kind) {
     case PSC_FRAME_ROCE:
-        why = receive_roce(lane, received->qp, &received->packet);
+        why = receive_roce(lane, received);
         break;
     case PSC_FRAME_NEIGHBOUR:
         psc_neighbour_learn(lane, frame);
@@ -185,7 +188,8 @@ static void parse(const struct psc_lane *lane, const struct psc_frame *frame, st
         psc_parse(frame->data, frame->bytes, &lane->config.local, &received->packet, &received->why);
     struct psc_qp *qp = received->kind == PSC_FRAME_ROCE ? find_qp(lane, packet->dest_qpn) : NULL;
     received->qp = qp;
-    received->unchecked = qp && psc_packet_is_from(packet, &qp->flow.dst) && psc_icrc_together(packet);
+    received->from_peer = qp && psc_packet_is_from(packet, &qp->flow.dst);
+    received->unchecked = received->from_peer && psc_icrc_together(packet);
     received->foreseen = received->unchecked && psc_foresee(qp, packet, &received->at);
 }
 
