@@ -142,23 +142,6 @@ static uint32_t receive(struct psc_io_lane *lane, struct rte_mbuf **mbufs)
     }
 }
 
-/* rte_pktmbuf_free_bulk for what a burst is: frames of one segment each, nearly always of one mempool. */
-static void give_back(struct rte_mbuf **mbufs, uint32_t n)
-{
-    struct rte_mempool *mempool = n > 0 ? mbufs[0]->pool : NULL;
-    uint32_t count = 0;
-
-    for (uint32_t i = 0; i < n; i++) {
-        struct rte_mbuf *m = mbufs[i];
-        if (m->nb_segs > 1 || m->pool != mempool)
-            rte_pktmbuf_free(m);
-        else if ((m = rte_pktmbuf_prefree_seg(m)) != NULL)
-            mbufs[count++] = m;
-    }
-    if (count > 0)
-        rte_mempool_put_bulk(mempool, (void **)mbufs, count);
-}
-
 /* Packet in -> result out. Returns whether anything came or went. */
 static bool turn(struct psc_io_lane *lane, uint64_t now_ns)
 {
@@ -176,7 +159,8 @@ static bool turn(struct psc_io_lane *lane, uint64_t now_ns)
     for (uint32_t i = 0; i < emit_count; i++)
         psc_io_tx_add(&lane->tx, &emits[i]);
     emit_count = psc_io_tx_flush(&lane->tx, lane->stats);
-    give_back(mbufs, received);
+    if (received > 0)
+        rte_pktmbuf_free_bulk(mbufs, received);
     busy = received > 0 || emit_count > 0;
     lane->busy_since_ns = busy ? now_ns : 0;
     return busy;

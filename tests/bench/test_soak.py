@@ -91,7 +91,7 @@ def test_nothing_is_objected_to(wire: str, loss: int) -> None:
 def test_what_is_planted_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, jobs: int, words: str
 ) -> None:
-    monkeypatch.setenv("CPATH", f"{ROOT}/dpdk_c/contract:{ROOT}/dpdk_c/arith")
+    monkeypatch.setenv("CPATH", ":".join(f"{ROOT}/dpdk_c/{room}" for room in ("contract", "roce", "arith")))
     planted = {"LD_PRELOAD": str(library(tmp_path, source))}
     result = soak("af_packet", 0, seconds=0, job_seconds=0.5, environment=planted, least_jobs=jobs)
     assert any(words in objection for objection in result["objections"]), result["objections"]
