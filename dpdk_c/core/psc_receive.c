@@ -1,5 +1,6 @@
-/* core/: received frames, from bytes to the QP that each is for. Steps of the story: "parsed", "QP found".
- * Every drop here is silent and counted: whoever sent it may be anybody. */
+/* core/: received frames, from bytes to the QP that each is for. Steps of the story: "parsed", "QP found";
+ * between them the ICRCs, several at a time. Every drop here is silent and counted: whoever sent it may be
+ * anybody. */
 #include "psc_lane_state.h"
 
 #define CNP_INTERVAL_NS 50000u
