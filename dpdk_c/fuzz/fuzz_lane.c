@@ -75,8 +75,11 @@ static void check_repetition(struct rack *rack, uint32_t rank, const struct psc_
     uint32_t index = (uint32_t)psc_psn_distance(packet->psn, script_qp(rack->shape, rank).start_psn);
     uint32_t crc = psc_crc32(packet->opcode, packet->payload, packet->payload_bytes);
 
-    crc = psc_crc32(crc, &packet->va, sizeof packet->va);
-    crc = psc_crc32(crc, &packet->imm, sizeof packet->imm) | 1u;
+    if (packet->row->flags & PSC_OPF_RETH)
+        crc = psc_crc32(crc, &packet->va, sizeof packet->va);
+    if (packet->row->flags & PSC_OPF_IMM)
+        crc = psc_crc32(crc, &packet->imm, sizeof packet->imm);
+    crc |= 1u;
     if (index >= RESULTS_KEPT)
         return;
     assert(rack->sent_crc[rank][index] == 0 || rack->sent_crc[rank][index] == crc);
