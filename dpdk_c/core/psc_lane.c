@@ -1,21 +1,37 @@
 /* core/: the first story, "packet in -> result out", in psc_lane_poll; and the lane's own memory. */
 #include "psc_lane_state.h"
 
+/* Unrolled: of what counting costs a lane, a loop's own steps were a third. */
+static uint64_t bytes_of_frames(const struct psc_frame *frames, uint32_t n)
+{
+    uint64_t bytes = 0;
+
+#pragma GCC unroll 8
+    for (uint32_t i = 0; i < n; i++)
+        bytes += frames[i].bytes;
+    return bytes;
+}
+
+static uint64_t bytes_of_emits(const struct psc_emit *emits, uint32_t n)
+{
+    uint64_t bytes = 0;
+
+#pragma GCC unroll 8
+    for (uint32_t i = 0; i < n; i++)
+        bytes += emits[i].header_bytes + emits[i].payload_bytes + emits[i].trailer_bytes;
+    return bytes;
+}
+
 /* Once for the burst: a counter that is written for every packet costs a lane more than it tells. */
 static void count_turn(struct psc_lane *lane, const struct psc_frame *frames, uint32_t n,
                        const struct psc_outbox *out)
 {
     struct psc_lane_stats *stats = lane->stats;
-    uint64_t rx_bytes = 0, tx_bytes = 0;
 
-    for (uint32_t i = 0; i < n; i++)
-        rx_bytes += frames[i].bytes;
-    for (uint32_t i = 0; i < out->count; i++)
-        tx_bytes += out->emits[i].header_bytes + out->emits[i].payload_bytes + out->emits[i].trailer_bytes;
     PSC_COUNT(stats->rx_packets, n);
-    PSC_COUNT(stats->rx_bytes, rx_bytes);
+    PSC_COUNT(stats->rx_bytes, bytes_of_frames(frames, n));
     PSC_COUNT(stats->tx_packets, out->count);
-    PSC_COUNT(stats->tx_bytes, tx_bytes);
+    PSC_COUNT(stats->tx_bytes, bytes_of_emits(out->emits, out->count));
     PSC_COUNT(stats->polls, 1);
     PSC_COUNT(stats->busy_polls, n > 0 || out->count > 0);
 }
