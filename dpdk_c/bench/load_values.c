@@ -185,11 +185,11 @@ const struct load_shape *load_shape_of(const struct load *load, uint32_t pool, u
     return &load->shapes[pool].shape[round % load->shapes[pool].count];
 }
 
-/* The contract's: CRC-32 over (sequence number of the collective, chunk, op, length). A round is a collective
- * here. */
+/* The contract's: CRC-32 over (sequence number of the collective, chunk, op, length, elements). A round is a
+ * collective here. */
 uint32_t load_immediate_of(const struct load_shape *shape, uint32_t round)
 {
-    const uint32_t fields[PSC_IMM_FIELDS] = {round, 0, shape->op, shape->bytes};
+    const uint32_t fields[PSC_IMM_FIELDS] = {round, 0, shape->op, shape->bytes, shape->bytes / 4};
 
     return ~psc_crc32(UINT32_MAX, fields, sizeof fields);
 }

@@ -3,7 +3,7 @@
  * cffi reads this file verbatim: plain enums and integer constants only, no guards, no includes. C code
  * includes psc_wire.h. The version is compared at join; both numbers are named when they differ. */
 
-#define PSC_WIRE_VERSION 4
+#define PSC_WIRE_VERSION 5
 
 /* What the aggregator does to a slot. Numbers are little-endian.
  *
@@ -131,14 +131,15 @@ enum psc_pool_class { PSC_POOL_DATA = 0, PSC_POOL_SMALL = 1, PSC_POOL_CLASS_COUN
  * contribution's times the op's expansion; of an op with sub-blocks the RETH says it, and the completion.
  *
  * Immediate of contribution and result, big-endian in the packet:
- *   CRC-32 (IEEE 802.3, as zlib.crc32) of four little-endian u32: sequence number of the collective in its
+ *   CRC-32 (IEEE 802.3, as zlib.crc32) of five little-endian u32: sequence number of the collective in its
  * session, chunk index inside it, enum psc_op, length of the contribution in bytes; of an op with sub-blocks
- * 4 times the number of elements. A collective by another codec than its session's own begins the CRC not
- * with 0 but with the CRC of that codec's words.
+ * 4 times the number of elements; elements of the whole tensor modulo 2^32, since encodings of two lengths
+ * may be equally long. A collective by another codec than its session's own begins the CRC not with 0 but
+ * with the CRC of that codec's words.
  *
  * All ranks' immediates of a round must agree before its result is complete; the result carries the same
  * value. */
-#define PSC_IMM_FIELDS 4
+#define PSC_IMM_FIELDS 5
 
 /* A probe is one WRITE_ONLY_WITH_IMM of exactly one path MTU: the worker's goes to op window 0, round 0; the
  * appliance's goes to result slot 0. Both carry this immediate. A probe consumes no round. */

@@ -1,12 +1,12 @@
 /* core/: the first story, "packet in -> result out", in psc_lane_poll; and the lane's own memory. */
 #include "psc_lane_state.h"
 
-/* Unrolled: of what counting costs a lane, a loop's own steps were a third. */
+/* By fours: some five instructions less for a packet, of 1,630. */
 static uint64_t bytes_of_frames(const struct psc_frame *frames, uint32_t n)
 {
     uint64_t bytes = 0;
 
-#pragma GCC unroll 8
+#pragma GCC unroll 4
     for (uint32_t i = 0; i < n; i++)
         bytes += frames[i].bytes;
     return bytes;
@@ -16,7 +16,7 @@ static uint64_t bytes_of_emits(const struct psc_emit *emits, uint32_t n)
 {
     uint64_t bytes = 0;
 
-#pragma GCC unroll 8
+#pragma GCC unroll 4
     for (uint32_t i = 0; i < n; i++)
         bytes += emits[i].header_bytes + emits[i].payload_bytes + emits[i].trailer_bytes;
     return bytes;

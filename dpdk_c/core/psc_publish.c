@@ -219,9 +219,10 @@ static uint32_t send_packet(struct psc_lane *lane, struct psc_qp *qp, const stru
                                : result_piece(qp->pool, qp, (uint32_t)sending->message->tag, sending->index);
 
     build_emit(qp, sending, &piece, emit);
-    if (sending->again)
-        PSC_COUNT(lane->stats->retransmitted_packets, 1);
-    return probe || sending->again ? 0 : piece.payload_bytes;
+    if (!sending->again)
+        return probe ? 0 : piece.payload_bytes;
+    PSC_COUNT(lane->stats->retransmitted_packets, 1);
+    return 0;
 }
 
 /* What the QP may send, at most `share` packets. True: it may have more. */

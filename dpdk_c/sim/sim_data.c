@@ -20,7 +20,7 @@ static uint32_t crc32_of(const uint8_t *data, uint32_t bytes)
 
 uint32_t sim_data_imm(uint32_t sequence, uint32_t chunk, uint32_t op, uint32_t bytes)
 {
-    const uint32_t fields[PSC_IMM_FIELDS] = {sequence, chunk, op, bytes};
+    const uint32_t fields[PSC_IMM_FIELDS] = {sequence, chunk, op, bytes, bytes / 4};
 
     return crc32_of((const uint8_t *)fields, sizeof fields);
 }

@@ -36,7 +36,7 @@ def no_job_is_left(appliance: Appliance) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("fields", "reason", "parts"),
     [
-        ({"control_version": 1}, "version", ["control version 1, the appliance 4"]),
+        ({"control_version": 1}, "version", ["control version 1, the appliance 5"]),
         ({"control_version": 1, "colour": "red"}, "version", ["control version 1, the appliance 4"]),
         ({"wire_version": 7}, "version", ["wire version 7, the appliance 4"]),
         ({"rank": 1}, "rank", ["rank 1 is not below world size 1"]),

@@ -33,7 +33,7 @@ POLITE = {1000, 1003, 1006, 1007, 1008, 1009}
 JOIN = {
     "type": "join",
     "control_version": contract.CONTROL_VERSION,
-    "wire_version": 4,
+    "wire_version": 5,
     "job": "fuzz",
     "restart_count": 0,
     "rank": 0,

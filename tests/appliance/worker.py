@@ -161,7 +161,7 @@ class Control:
         self.join = {
             "type": "join",
             "control_version": 4,
-            "wire_version": 4,
+            "wire_version": 5,
             "job": "test",
             "restart_count": 0,
             "rank": rank,

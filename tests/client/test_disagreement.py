@@ -30,6 +30,39 @@ def test_ranks_that_reduce_different_tensors_hear_of_both(tmp_path: Path) -> Non
         assert "rank 0 contributes sum_f32 and rank 1 sum_i32" in op[1]
 
 
+HIDE_LENGTHS: dict[str, Any] = {
+    "sparse": "sparse",
+    "sparse of fixed32": codecs.Sparse("fixed32"),
+    "lhc": "lhc",
+    "topk": "topk",
+    "thc": "thc",
+}
+"""Codecs that write as many bytes first for 2000 elements as for 2010."""
+
+
+def lengths_that_no_message_shows(rank: int, _world_size: int) -> dict[str, tuple[str, str]]:
+    found = {}
+    for key, codec in HIDE_LENGTHS.items():
+        session = pascaline.Session(link="emulated", codec=codec, timeout_s=60)
+        session.all_reduce(torch.ones(2000))
+        tensor = torch.zeros([2000, 2010][rank])
+        tensor[::7] = 1
+        found[key] = said(lambda: session.all_reduce(tensor))  # noqa: B023
+        session.close()
+    return found
+
+
+def test_tensors_whose_messages_are_equally_long_are_told_apart(tmp_path: Path) -> None:
+    """A bitmap's last word, a block's padding: what would be added up is not the same tensor."""
+    for rank, found in enumerate(run_ranks(tmp_path / "store", 2, lengths_that_no_message_shows)):
+        own, other = [(2000, 2010), (2010, 2000)][rank]
+        for key, (kind, sentence) in found.items():
+            assert kind == "EpochEnded", key
+            assert f"here a tensor of {own} elements is reduced, and elsewhere one of {other}:" in sentence, (
+                key
+            )
+
+
 OTHERS: dict[str, tuple[Any, Any, Any]] = {
     "scales or none": ("f32", codecs.Sparse(), codecs.Sparse("fixed32")),
     "scales of both": ("f32", "fixed32", "lhc"),

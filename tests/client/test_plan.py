@@ -55,9 +55,15 @@ def test_the_layout_is_the_header_s() -> None:
 
 
 def test_an_immediate_is_known() -> None:
-    # What gzip(1) writes behind the sixteen bytes 01 00 00 00 02 00 00 00 03 00 00 00 04 00 00 00.
-    assert wire.immediate(1, 2, 3, 4) == 0xAF05D4EF
-    assert wire.immediate(2**32 + 1, 2, 3, 4) == wire.immediate(1, 2, 3, 4)
+    # What gzip(1) writes behind the bytes 01 00 00 00 02 00 00 00 03 00 00 00 04 00 00 00 05 00 00 00.
+    assert wire.immediate(1, 2, 3, 4, 5) == 0x2918A990
+    assert wire.immediate(2**32 + 1, 2, 3, 4, 2**32 + 5) == wire.immediate(1, 2, 3, 4, 5)
+
+
+@given(st.integers(0, 0xFFFFFFFF), st.integers(0, 0xFFFFFFFF), st.integers(0, 0xFFFFFFFF))
+def test_immediates_tell_by_how_many_elements_tensors_differ(elems: int, other: int, codec: int) -> None:
+    immediates = [wire.immediate(1, 2, 3, 4, each, codec) for each in (elems, other)]
+    assert wire.elems_apart(*immediates) == elems ^ other
 
 
 @given(st.integers(0, 1 << 20), st.integers(0, 100), st.integers(1, 16))

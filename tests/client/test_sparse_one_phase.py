@@ -115,7 +115,7 @@ def test_a_result_that_is_no_stream_is_refused_before_a_value_is_written(wrong: 
         line.enter(messages)
     assert data.advance()
     np.frombuffer(rack.links[0].pools[0].results[0], np.uint8)[: made.size] = made
-    immediate = wire.immediate(0, 0, wire.OPS["expand_sum_f32"], 4 * ELEMS)
+    immediate = wire.immediate(0, 0, wire.OPS["expand_sum_f32"], 4 * ELEMS, ELEMS)
     with pytest.raises(EpochEnded, match=sentence) as raised:
         data.arrived(Result(0, immediate, made.size))
     assert raised.value.fault == fault
@@ -131,7 +131,7 @@ def test_a_result_of_no_possible_length_is_not_read(length_bytes: int) -> None:
     [(line, messages)] = Collective(tensor, ONE_PHASE.build(0, 1, 0), 0, lambda: None).streams([data], small)
     line.enter(messages)
     assert data.advance()
-    immediate = wire.immediate(0, 0, wire.OPS["expand_sum_f32"], 4 * ELEMS)
+    immediate = wire.immediate(0, 0, wire.OPS["expand_sum_f32"], 4 * ELEMS, ELEMS)
     with pytest.raises(EpochEnded, match=f"of {length_bytes} bytes .* up to 8620 bytes"):
         data.arrived(Result(0, immediate, length_bytes))
 
@@ -338,7 +338,7 @@ def test_ranks_that_mean_other_tensors_are_found_by_the_immediate() -> None:
         messages.append(seen[0])
     (_, length, _, immediate), (_, other_length, _, other_immediate) = messages
     assert length == other_length == 12
-    assert immediate == wire.immediate(0, 0, wire.OPS["expand_sum_f32"], 12000) != other_immediate
+    assert immediate == wire.immediate(0, 0, wire.OPS["expand_sum_f32"], 12000, 3000) != other_immediate
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -21,7 +21,7 @@ FOLDER = bench.REPOSITORY / "build" / "capture"
 ELEMS = 2500
 LENGTH_BYTES = ELEMS * 4
 SUM_I32 = 1
-IMMEDIATE = zlib.crc32(b"".join(n.to_bytes(4, "little") for n in (0, 0, SUM_I32, LENGTH_BYTES)))
+IMMEDIATE = zlib.crc32(b"".join(n.to_bytes(4, "little") for n in (0, 0, SUM_I32, LENGTH_BYTES, ELEMS)))
 WINDOW_SHIFT, ROUND_SHIFT = 56, 24  # contract/psc_wire.def.h
 FIELDS = (
     *("frame.time_relative", "frame.len", "ip.src", "ip.dst", "arp.opcode", "arp.src.proto_ipv4"),
@@ -232,8 +232,9 @@ How to read it:
 
 - A worker's remote address is `va_base + (op window << 56 | round << 24)`; its probe goes to window 0, round 0, and so
   shows `va_base`. Nothing is *written* there: writing to a window adds to the slot of the round.
-- The immediate is the CRC-32 of (sequence 0, chunk 0, op sum_i32, {length_bytes} bytes) = `{immediate}`. It is the same
-  in both contributions and in the result: a rank that reduced another tensor would be refused.
+- The immediate is the CRC-32 of (sequence 0, chunk 0, op sum_i32, {length_bytes} bytes, {elems} elements) =
+  `{immediate}`. It is the same in both contributions and in the result: a rank that reduced another tensor would
+  be refused.
 - Each job has a QP per rank and pool: data, and small messages. Both are probed; this tensor needs only the first.
 
 | # | ms | way | packet | bytes | to | says | meaning |

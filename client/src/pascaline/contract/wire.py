@@ -13,7 +13,7 @@ from typing import Any
 import cffi
 
 HEADER = Path(__file__).with_name("psc_wire.def.h")
-SPOKEN_VERSION = 4
+SPOKEN_VERSION = 5
 """The version of the header that this code was written for."""
 
 _ffi = cffi.FFI()
@@ -55,16 +55,31 @@ if VERSION != SPOKEN_VERSION:
         "reinstall pascaline, its files come from different releases"
     )
 
-_imm_fields = struct.Struct("<4I")
+_imm_fields = struct.Struct("<5I")
+_CRC_32 = 0xEDB88320
+"""Its polynomial, reflected."""
 
 
-def immediate(sequence: int, chunk: int, op: int, length_bytes: int, codec: int = 0) -> int:
+def immediate(sequence: int, chunk: int, op: int, length_bytes: int, elems: int, codec: int = 0) -> int:
     """What a message says about itself; all ranks' immediates of a round must agree before its result is complete.
 
-    `length_bytes` of an op with sub-blocks: 4 times the number of elements, since lengths differ by rank. `codec`: 0,
-    or the CRC of the words of one that is not the session's own.
+    `length_bytes` of an op with sub-blocks: 4 times the number of elements, since lengths differ by rank. `elems`: of
+    the whole tensor; 0 of a note. `codec`: 0, or the CRC of the words of one that is not the session's own.
     """
-    return zlib.crc32(_imm_fields.pack(sequence & 0xFFFFFFFF, chunk, op, length_bytes), codec)
+    fields = sequence & 0xFFFFFFFF, chunk, op, length_bytes, elems & 0xFFFFFFFF
+    return zlib.crc32(_imm_fields.pack(*fields), codec)
+
+
+def elems_apart(immediate: int, other: int) -> int:
+    """The XOR of two tensors' numbers of elements, by immediates that are alike in all else.
+
+    What a CRC makes of its last four bytes is linear in them and can be undone, whatever came before.
+    """
+    apart = immediate ^ other
+    for _ in range(32):
+        apart = (apart ^ _CRC_32) << 1 | 1 if apart >> 31 else apart << 1
+        apart &= 0xFFFFFFFF
+    return apart
 
 
 def sub_block_elems_max(chunk_bytes: int) -> int:

@@ -71,7 +71,7 @@ class Other(NamedTuple):
 
     def note(self, sequence: int) -> int:
         """The immediate of its note."""
-        return wire.immediate(sequence, _NOTE, wire.OPS[MAX_F32.op], plan.SCALE_BYTES, self.crc)
+        return wire.immediate(sequence, _NOTE, wire.OPS[MAX_F32.op], plan.SCALE_BYTES, 0, self.crc)
 
 
 class Collective:
@@ -132,7 +132,7 @@ class Collective:
         return [(line, Stream(iter([self._note()]), done, line.pool.window)) for line in lines]
 
     def _note(self) -> Chunk:
-        place = self._place(_NOTE)
+        place = self._place(_NOTE)._replace(elems=0)  # it meets other tensors' notes
         return Chunk(np.zeros(1, np.float32), MAX_F32, place, _NO_SCALES, NOTHING, None, is_data=False)
 
     def _over_lanes(self, data: Sequence[Line], scales: Scales | None) -> list[tuple[Line, Stream]]:

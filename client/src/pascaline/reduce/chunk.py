@@ -112,7 +112,8 @@ class Chunk:
         self._round += 1
         is_stream = round_.op in wire.SUB_BLOCK_ELEMS
         in_common = 4 * round_.stream_elems if is_stream else round_.length_bytes
-        immediate = wire.immediate(self._place.sequence, number, op, in_common, self._place.codec)
+        sequence, _, elems, _, codec = self._place
+        immediate = wire.immediate(sequence, number, op, in_common, elems, codec)
         return Message(op, immediate, round_.length_bytes, round_.result_bytes, is_stream)
 
     def encode(self, round_: Round, encoded: Bytes) -> None:

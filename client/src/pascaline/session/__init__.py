@@ -226,7 +226,7 @@ class Session:
         measure = self._measures.setdefault(chosen.name, codecs.Measure())
         words, other = self._said(values, options)
         with self._lock:
-            work = Work(tensor, self._sequence, words)
+            work = Work(tensor, self._sequence, words, values.size)
             self._progress.submit(values, chosen, work, error_feedback, measure, name, other)
             self._sequence += 1
         if async_op:

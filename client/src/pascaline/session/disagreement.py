@@ -1,7 +1,8 @@
-"""Ranks that call alike with different codecs: which, as far as this rank can tell. Pure text.
+"""Ranks that call alike with different tensors or codecs: which, as far as this rank can tell. Pure text.
 
 A join compares the session's own codec; that of a single call, only the immediates of its messages can tell, which are
-CRCs (reduce.Other). What another rank's may be made of is tried: the codecs that have a name, and their switches.
+CRCs (reduce.Other). What another rank's may be made of is tried: the codecs that have a name, and their switches. How
+long another rank's tensor is can be computed (wire.elems_apart).
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ import zlib
 from collections.abc import Iterator, Sequence
 
 from pascaline import codec as codecs
+from pascaline.contract import wire
 from pascaline.errors import EpochEnded, PascalineError
 from pascaline.reduce import Other
 from pascaline.session.work import Work
 
 INT32 = "none: int32 is summed as it is"
 EMPTY = "none: the tensor is empty"
+_SHORT = 1 << 20
+"""Elements; up to four times as many are believed of another rank's tensor, or of its own length."""
 _FAULTS = ("op_mismatch", "length_mismatch", "imm_mismatch", "elements_mismatch")
 
 
@@ -27,10 +31,17 @@ def crc_of(words: str) -> int:
 
 
 def explained(error: PascalineError, works: Sequence[Work]) -> PascalineError:
-    """With the codec of the reduction that went wrong and the other rank's, as far as they can be told."""
+    """With the length or codec of the reduction that went wrong and the other rank's, as far as they can be told."""
     if not isinstance(error, EpochEnded) or error.fault not in _FAULTS or not works:
         return error
     seen = {int(digits, 16) for digits in re.findall(r"0x([0-9a-f]+)", str(error))}
+    if lengths := _lengths(works, seen):
+        return EpochEnded(
+            f"{error}; here a tensor of {lengths[0]} elements is reduced, and elsewhere one of {lengths[1]}: its "
+            "length must be the same on every rank",
+            error.fault,
+            error.rank,
+        )
     work = _gone_wrong(works, seen)
     if work is None:
         return error
@@ -43,6 +54,26 @@ def explained(error: PascalineError, works: Sequence[Work]) -> PascalineError:
         "same on every rank, too",
         error.fault,
         error.rank,
+    )
+
+
+def _lengths(works: Sequence[Work], seen: set[int]) -> tuple[int, int] | None:
+    """Elements here and elsewhere, if two immediates tell them for one length that is pending here and no other.
+
+    Immediates that differ by something else make a number of 32 bits that is as good as random: too large, nearly
+    always.
+    """
+    pending = {work.elems for work in works}
+    if len(seen) != 2 or len(pending) != 1 or _is_note(works, seen):
+        return None
+    [here] = pending
+    there = here ^ wire.elems_apart(*seen)
+    return (here, there) if 0 < there <= 4 * max(here, _SHORT) else None
+
+
+def _is_note(works: Sequence[Work], seen: set[int]) -> bool:
+    return any(
+        _note(work.sequence, words) in seen for work in works for words in [work.codec, *_likely(works)]
     )
 
 

@@ -27,9 +27,9 @@ def refuse_in_progress_thread() -> None:
 class Work:
     """One all_reduce on its way. Completed once, by the progress thread; waited for by any."""
 
-    def __init__(self, tensor: Any, sequence: int, codec: str = "") -> None:
+    def __init__(self, tensor: Any, sequence: int, codec: str = "", elems: int = 0) -> None:
         self._tensor = tensor
-        self.sequence, self.codec = sequence, codec
+        self.sequence, self.codec, self.elems = sequence, codec, elems
         self._done = threading.Event()
         self._lock = threading.Lock()
         self._error: Exception | None = None
