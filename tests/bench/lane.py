@@ -272,7 +272,7 @@ def main() -> None:
             repetitions = options.repetitions if name == "main" else max(3, options.repetitions // 3)
             rows[name] = runner.run(GROUPS[name], repetitions)
         without_icrc = runner.run(MAIN, options.repetitions // 3, "icrc")
-        counting = counters.cost(runner, filled("int32"), max(1, options.repetitions // 2))
+        counting = counters.cost(runner, filled("int32"), 2 * options.repetitions)
         idle = output_of([str(runner.folder / "psc_bench_idle"), *runner.options, *map(str, PAUSES_US)])
     tables = {name: [figures_of(row) for row in group] for name, group in rows.items()}
     tables["without_icrc"] = [figures_of(row) for row in without_icrc]
