@@ -59,7 +59,7 @@ def commit(tree: Path = ROOT) -> str:
 
 
 @contextmanager
-def _figures(path: Path) -> Iterator[dict[str, Any]]:
+def figures_in(path: Path) -> Iterator[dict[str, Any]]:
     """What the file holds, to be changed; written back under a lock."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+") as file:
@@ -83,7 +83,7 @@ def merge(path: Path | None = None, at: str | None = None, **figures: int | str)
                 f"{target} fills {sorted(keys)}: without {sorted(keys - figures.keys())}"
             )
     now = commit() if at is None else at
-    with _figures(path or SUMMARY) as known:
+    with figures_in(path or SUMMARY) as known:
         if known.get("commit") != now:
             known.clear()
         known.update(figures | {"commit": now})
@@ -91,14 +91,14 @@ def merge(path: Path | None = None, at: str | None = None, **figures: int | str)
 
 def forget(target: str, path: Path | None = None) -> None:
     """So that what is there after a run is the run's."""
-    with _figures(path or SUMMARY) as known:
+    with figures_in(path or SUMMARY) as known:
         for key in TARGETS[target]:
             known.pop(key, None)
 
 
 def missing(target: str, path: Path | None = None, at: str | None = None) -> list[str]:
     """The target's keys that the file has not, for this commit."""
-    with _figures(path or SUMMARY) as known:
+    with figures_in(path or SUMMARY) as known:
         of_now = known.get("commit") == (commit() if at is None else at)
         return sorted(key for key in TARGETS[target] if not of_now or key not in known)
 

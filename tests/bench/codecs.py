@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from pascaline.codec.thc import Params, kernels, setting
-from tests.bench.figures import commit, machine, spread
+from tests.bench.report import commit, machine, spread
 
 from . import lhc, sparse
 

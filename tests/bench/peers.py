@@ -25,8 +25,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.appliance.rack import CLONE_NEWNET, PATIENCE_S, ip
-from tests.bench.figures import ROOT, record, spread, summarize
 from tests.bench.load import LoadRack
+from tests.bench.report import ROOT, record, spread, summarize
 from tests.bench.wire import WISHES, on_wire
 
 RANKS = WISHES.ranks
@@ -211,7 +211,7 @@ def main() -> int:
         "peers",
         {"rows": rows, "runs": found, "ranks": RANKS, "tensor_bytes": TENSOR_BYTES, "mpi": mpi_version()},
     )
-    summarize(gloo_gbit_s=rows["gloo"]["gbit_s"]["median"], mpi_gbit_s=rows["mpi"]["gbit_s"]["median"])
+    summarize({f"{name}_gbit_s": rows[name]["gbit_s"]["median"] for name in ("gloo", "mpi")})
     return 0
 
 

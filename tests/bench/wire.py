@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.appliance.rack import APPLIANCE_IP, PATIENCE_S, WORKER_IP
-from tests.bench.figures import record, spread, summarize
 from tests.bench.load import Ends, Job, Load, LoadRack, Wishes, start_appliance, start_load
+from tests.bench.report import record, spread, summarize
 
 WISHES = Wishes(ranks=4, ops=("sum_i32",), chunk_bytes=32768, window=4)
 LOAD_CORE, LANE_CORE = 0, 1
@@ -256,7 +256,8 @@ def main() -> int:
         },
     )
     cost = ratios["memif"]["median"]
-    summarize(memif_cost_over_sum=cost, pascaline_af_packet_gbit_s=rows["af_packet"]["gbit_s"]["median"])
+    af_packet_gbit_s = rows["af_packet"]["gbit_s"]["median"]
+    summarize({"memif_cost_over_sum": cost, "pascaline_af_packet_gbit_s": af_packet_gbit_s})
     for name, row in rows.items():
         print(f"{name:18}" + "  ".join(f"{what} {value['median']:.3f}" for what, value in row.items()))
     print(f"memif over rings + testpmd: {cost:.3f}, at most {BOUND}")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
-from tests.bench import client, figures, lanes, wire
+from tests.bench import client, lanes, report, wire
 from tests.bench.load import DROPS, EXPANSION, OPS, UNIT_BYTES, Wishes, lengths
 
 
@@ -33,17 +34,18 @@ def test_a_dispatcher_s_lanes_are_told_by_a_lane_of_the_same_run() -> None:
 def test_keys_of_the_summary_stay_beside_others_and_each_names_its_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(figures, "FOLDER", tmp_path)
-    monkeypatch.setattr(figures, "commit", lambda: "a")
-    figures.summarize(first=1.5, second=2)
-    monkeypatch.setattr(figures, "commit", lambda: "b")
-    figures.summarize(second=3)
+    monkeypatch.setattr(report, "FOLDER", tmp_path)
+    report.summarize({"first": 1.5, "second": 2}, "a")
+    report.summarize({"second": 3}, "b")
     assert json.loads((tmp_path / "summary.json").read_text()) == {
         "first": 1.5,
-        "first_commit": "a",
         "second": 3,
-        "second_commit": "b",
+        "commits": {"first": "a", "second": "b"},
     }
+
+
+def test_a_report_names_the_compiler_of_the_data_plane() -> None:
+    assert re.search(r"\d+\.\d+\.\d+$", report.compiler())
 
 
 def test_contributions_are_whole_units_whose_results_fit_into_a_slot() -> None:
