@@ -36,9 +36,9 @@ def no_job_is_left(appliance: Appliance) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("fields", "reason", "parts"),
     [
-        ({"control_version": 1}, "version", ["control version 1, the appliance 5"]),
+        ({"control_version": 1}, "version", ["control version 1, the appliance 4"]),
         ({"control_version": 1, "colour": "red"}, "version", ["control version 1, the appliance 4"]),
-        ({"wire_version": 7}, "version", ["wire version 7, the appliance 4"]),
+        ({"wire_version": 7}, "version", ["wire version 7, the appliance 5"]),
         ({"rank": 1}, "rank", ["rank 1 is not below world size 1"]),
         ({"address": "10.77.0.300"}, "address", ["'10.77.0.300' of rank 0 is not an IP address"]),
         (
